@@ -2,15 +2,16 @@
 """flips.py BIN [N [SEED]]: N runs (100) in which bits of the daemon's memory change by themselves, as of failing hardware.
 
 Each run trains a small model with --check-memory and --restarts in one of several forms. At a random moment, random bits of
-one kind of memory are flipped through /proc/PID/mem of its daemon: weights, moments, frozen weights, contributions, and all
-of what the store keeps apart. A run passes if it ends with the very bytes of a run that nothing happened to; it says whether
-the damage was found and named on the way. Prints a line for each run that fails, and a table. Exit status 1 if any fails.
+one kind of memory are flipped through /proc/PID/mem of its daemon: weights, moments, frozen weights, contributions. A run
+passes if it ends with the very bytes of a run that nothing happened to; it says whether the damage was found and named on
+the way. Prints a line for each run that fails, and a table. Exit status 1 if any fails.
 
 By hand: it takes seconds a run. Linux; the same user.
 """
 import collections
 import glob
 import hashlib
+import json
 import os
 import random
 import re
@@ -60,8 +61,19 @@ def steps_done(out):
         return 0
 
 
-def regions(daemon, kind):
-    """(begin, end) of the memory of this kind. The store's private arrays lie together: one mapping, or neighbours."""
+def pages(n):
+    return (n + 4095) // 4096 * 4096
+
+
+def moment_bytes(out):
+    """What metrics.jsonl says of the daemon's memory: of each moment, and of both."""
+    host = json.loads(open(out + "/metrics.jsonl").readline())["memory"]["host"]
+    first, second = pages(host["first_moment"]), pages(host.get("second_moment", 0))
+    return {first, first + second}
+
+
+def regions(daemon, kind, out):
+    """(begin, end) of the memory of this kind."""
     found = []
     for line in open(f"/proc/{daemon}/maps"):
         m = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s*(.*)", line)
@@ -70,17 +82,14 @@ def regions(daemon, kind):
             found.append((begin, end))
         if kind == "contributions" and "eps-inbox" in name and rights.startswith("rw"):
             found.append((begin, end))
-        # Neither stacks nor malloc's arenas, which begin at multiples of 64 MiB or of 1 page after a guard: by their size.
-        if kind == "moments" and rights == "rw-p" and not name and SIZES[0] <= end - begin <= SIZES[1]:
+        # Their mappings have no name; one that lies beside others of the store is merged with them, and not found.
+        if kind == "moments" and rights == "rw-p" and not name and end - begin in moment_bytes(out):
             found.append((begin, end))
     return found
 
 
-SIZES = (0, 0)
-
-
-def flip(daemon, kind, rng):
-    places = regions(daemon, kind)
+def flip(daemon, kind, rng, out):
+    places = regions(daemon, kind, out)
     if not places:
         return 0
     n = 0
@@ -106,7 +115,7 @@ def run(bin_, i, form, kind, rng, want):
         time.sleep(0.001)
     daemon = daemon_of(process.pid) if process.poll() is None else None
     try:
-        flipped = flip(daemon, kind, rng) if daemon else 0
+        flipped = flip(daemon, kind, rng, out) if daemon else 0
     except (OSError, ProcessLookupError):
         pass
     status = process.wait()
@@ -123,7 +132,6 @@ def run(bin_, i, form, kind, rng, want):
 
 
 def main():
-    global SIZES
     bin_ = os.path.abspath(sys.argv[1])
     n, seed = int((sys.argv[2:] + ["100"])[0]), int((sys.argv[3:] + ["1"])[0])
     rng = random.Random(seed)
@@ -132,7 +140,6 @@ def main():
     open("text.txt", "w").write(" ".join(rng.choice(words) for _ in range(40000)))
     open("config.json", "w").write('{"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 160, '
                                    '"n_layer": 3, "n_head": 4}')
-    SIZES = (1000 << 10, 40 << 20)  # 970,000 parameters: a moment of 2 or 4 bytes each, and more
     wants, table = {}, collections.Counter()
     for i in range(n):
         kind = KINDS[i % len(KINDS)]

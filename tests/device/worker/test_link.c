@@ -150,10 +150,12 @@ static uint32_t slot_for(uint32_t visit, uint32_t part, uint32_t slice)
     return (uint32_t)((last_slot - inbox_base) / SLOT_FLOATS);
 }
 
+static const struct device_link_slice slot_slice = {.n = SLOT_FLOATS};
+
 /* Of the slot that was taken last. */
 static void contribute(uint32_t visit, uint32_t part, uint32_t slice)
 {
-    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot, SLOT_FLOATS), 0);
+    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot, &slot_slice), 0);
 }
 
 static void fill_ordinary_slots(void)
@@ -179,7 +181,7 @@ static uint64_t digest_of(bool audits, double sum, const float *numbers, uint64_
         heard(MESSAGE_LOSS);
     ck_assert_int_eq(way->take_slot(&link_, 5, 2, 1, true, &slot), 0);
     memcpy(slot, numbers, n * sizeof *numbers);
-    ck_assert_int_eq(way->contribute(&link_, 5, 2, 1, slot, n), 0);
+    ck_assert_int_eq(way->contribute(&link_, 5, 2, 1, slot, &(struct device_link_slice){.n = n}), 0);
     ck_assert_int_eq(way->contributed(&link_, 5, 2), 0);
     const struct message m = heard(audits ? MESSAGE_DIGEST : MESSAGE_CONTRIBUTION);
     check_silence();
@@ -450,7 +452,7 @@ TEST(several_slots_are_taken_before_the_first_is_contributed)
     ck_assert_uint_eq(slot_for(5, 0, 1), 2);
     ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
     ck_assert_ptr_null(slot);
-    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first, SLOT_FLOATS), 0);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first, &slot_slice), 0);
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
     contribute(5, 0, 1);
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 2);
@@ -458,6 +460,20 @@ TEST(several_slots_are_taken_before_the_first_is_contributed)
     ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
     ck_assert_ptr_eq(slot, first);
     ck_assert_uint_eq(unread(), 0);
+}
+
+/* The sum is the step's, which has the slice's bytes where they were made; the link adds none of its own. */
+TEST(a_contribution_carries_the_sum_that_comes_with_it)
+{
+    const struct block_sum sum = {1, 2};
+    const struct device_link_slice slice = {.n = SLOT_FLOATS, .sum = &sum};
+
+    slot_for(5, 0, 0);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, last_slot, &slice), 0);
+    ck_assert(block_sum_equal(heard(MESSAGE_CONTRIBUTION).contribution.sum, sum));
+    slot_for(5, 0, 1);
+    contribute(5, 0, 1);
+    ck_assert(block_sum_equal(heard(MESSAGE_CONTRIBUTION).contribution.sum, (struct block_sum){0}));
 }
 
 TEST(an_ordinary_slot_is_taken_before_a_granted_one)
@@ -535,7 +551,7 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
     ck_assert_uint_eq(unread(), 0);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ECANCELED);
     ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, &rewards, true), -ECANCELED);
-    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base, SLOT_FLOATS), -ECANCELED);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base, &slot_slice), -ECANCELED);
     link_.takes_turns = false;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
 }
