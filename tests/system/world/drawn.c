@@ -69,6 +69,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
     else if (out->fenced)
         out->groups = out->n_workers > 1 ? 1 : 2;
     out->sparse = number % 3 == 2 && for_hosts == 1;
+    out->audit_every = number % 5 < 2 && for_hosts == 1 ? 1 + number / 5 % 2 : 0;
     if (number % 5 == 3)
         make_of_family(out, number);
     else if (number % 7 < 3 && for_hosts == 1)

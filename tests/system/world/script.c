@@ -185,6 +185,7 @@ static int open_job(struct client *c, struct error *err)
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
                 .weight_decay = 0.01,
+                .audit_every = setting->audit_every,
                 .clip_norm = setting->fenced ? 0.125 : 0},
     };
     struct message opened;

@@ -28,6 +28,7 @@ struct world_setting {
     bool small_devices;  /* with memory for no more than an equal share of the parts */
     bool slow_optimizer; /* it takes as long as workers do */
     unsigned groups;     /* fenced: workers take this many parts through the model before the next; 0: all */
+    unsigned audit_every; /* steps from one audit to the next; 0: none. */
     bool few_slots;      /* the host has no memory for more of them than the fewest */
     bool no_replay;      /* nor for this: a worker's loss may end the run */
 };
