@@ -422,8 +422,8 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_TAKES,
      .train =
          "in every N-th step, have one part computed by a second worker, or twice by the only one, and compare all "
-         "bits before they count: finds devices that compute wrongly. A third result tells which of two is wrong, "
-         "and that one is dropped. Takes up to 1/N of a step. Not on several hosts"},
+         "bits before they count: finds devices that compute wrongly. If two results differ, further ones tell "
+         "which worker is wrong, and that one is dropped. Takes up to 1/N of a step. Not on several hosts"},
     {.name = "--connect",
      .value = "ADDRESS",
      .kind = EPS_OPTION_TEXT,

@@ -41,7 +41,6 @@ struct peer {
     bool measured;                 /* the worker sent it */
     enum peer_state state;
     bool suspect;     /* its gradient of the open step was not finite; another attempt decides whose fault that is */
-    bool differs;     /* the same of a result that is not its auditor's */
     bool leaves;      /* its session ends once its share is done */
     uint32_t n_parts; /* parts to plan it for, once its share is done; 0: it stays as it is planned */
     struct plan plan; /* the job's plan for its device; all zero while it has none of a job's memory */

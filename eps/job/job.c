@@ -106,7 +106,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     for (struct peer *p = job->peers->first; p; p = p->next) {
         p->unfit = p->announced_unfit = false;
         p->n_parts = 0;
-        p->suspect = p->differs = false;
+        p->suspect = false;
         p->throughput = (struct throughput){0};
         p->deadline = (struct deadline){.open = false};
     }

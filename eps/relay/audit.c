@@ -3,11 +3,10 @@
  * An auditor computes the audited part before parts of its own, and needs no slot: it waits for weights of the step alone,
  * which stand, as their units are not updated without the audited part. So slices may wait in their slots for its digests.
  *
- * A slice that differs convicts nobody: its owner or the auditor may be wrong. A third worker audits the part, too, before it
- * begins its own share anew, so that it waits for nothing of its own; two of three results that agree convict the third's
- * sender. Without a third worker the owner is lost here, so that its parts are computed again, and that attempt's result
- * decides. It must agree with a result of another worker, as one that computes wrongly may do so twice alike; its own counts
- * only if nobody else has computed the part. */
+ * A slice that differs convicts nobody: its owner or the auditor may be wrong. A third worker audits the part, too; without one
+ * the auditor does again, and if it stays with its result, the owner computes the part again. Each begins its share anew behind
+ * that, so that it waits for nothing of its own. A result must agree with one of another worker, as one that computes wrongly
+ * may do so twice alike; a worker's own counts only if nobody else has computed the part. */
 #include "eps/relay/relay_state.h"
 
 #include <string.h>
@@ -66,32 +65,34 @@ void relay_on_digest(struct relay *r, const struct relay_event *e)
         relay_refuse(r, e->worker, "no such digest");
     } else if (r->has_tail) {
         relay_refuse(r, e->worker, "digest before all weights");
-    } else if (audits) {
-        note_digest(digest_at(r, name->visit, name->slice), e->digest, &r->audit.n_digests);
-    } else if (e->worker == r->audit.referee) {
-        note_digest(third_at(r, name->visit, name->slice), e->digest, &r->audit.n_theirs);
+    } else {
+        if (audits)
+            note_digest(digest_at(r, name->visit, name->slice), e->digest, &r->audit.n_digests);
+        if (e->worker == r->audit.referee)
+            note_digest(third_at(r, name->visit, name->slice), e->digest, &r->audit.n_theirs);
     }
 }
 
-/* A lost auditor ends the audit, not the step. The results that it has sent still count. */
+/* A lost auditor ends the audit, not the step. The results that it has sent still count. What differs is found once more. */
 void relay_end_audit(struct relay *r, uint32_t worker)
-{
-    if (r->audit.on && worker == r->audit.auditor)
-        r->audit.waits = false;
-}
-
-/* Without the third worker, or the first, what is left is compared anew. */
-void relay_audit_lost(struct relay *r, uint32_t worker)
 {
     struct relay_audit *audit = &r->audit;
 
-    relay_end_audit(r, worker);
-    if (!audit->on || audit->referee == RELAY_NOBODY)
+    if (!audit->on)
         return;
-    if (audit->disputed && (worker == audit->referee || worker == audit->first))
-        audit->disputed = false;
-    if (worker == audit->referee)
+    if (worker == audit->auditor)
+        audit->waits = false;
+    if (worker == audit->referee) {
         audit->referee = RELAY_NOBODY;
+        audit->disputed = false;
+    }
+}
+
+void relay_audit_lost(struct relay *r, uint32_t worker)
+{
+    if (r->audit.on && r->audit.disputed && worker == r->audit.first)
+        r->audit.disputed = false;
+    relay_end_audit(r, worker);
 }
 
 static bool is_audited(const struct relay *r, const struct relay_standing *x)
@@ -126,18 +127,23 @@ static uint32_t find_load(const struct relay *r, uint32_t worker)
     return n;
 }
 
-/* The least loaded worker that is neither of the two, stays, and can begin its share anew. NULL: there is none. */
+static bool may_restart(const struct relay *r, const struct relay_worker *w)
+{
+    return w && w->room > 0 && !w->leaving && relay_can_redo_all(r, w->id);
+}
+
+/* The least loaded worker that is neither of the two, and can begin its share anew; else the auditor, if it can. NULL: nobody. */
 static struct relay_worker *find_third(struct relay *r, uint32_t owner)
 {
-    struct relay_worker *third = NULL;
+    struct relay_worker *third = NULL, *auditor = relay_find_worker(r, r->audit.auditor);
 
     for (uint32_t i = 0; i < r->n_workers; i++) {
         struct relay_worker *w = &r->workers[i];
-        if (w->id != owner && w->id != r->audit.auditor && w->room > 0 && !w->leaving && relay_can_redo_all(r, w->id) &&
+        if (w->id != owner && w != auditor && may_restart(r, w) &&
             (!third || find_load(r, w->id) < find_load(r, third->id)))
             third = w;
     }
-    return third;
+    return third ? third : r->audit.waits && may_restart(r, auditor) ? auditor : NULL;
 }
 
 static void recruit(struct relay *r, struct relay_worker *w)
@@ -146,43 +152,50 @@ static void recruit(struct relay *r, struct relay_worker *w)
     r->audit.n_theirs = 0;
     memset(r->digests + r->n_names_of_part, 0, r->n_names_of_part * sizeof *r->digests);
     w->recruited = true;
-    relay_clear_worker(r, w);
     act_audit(r, w->id, true);
     relay_restart(r, w);
 }
 
+/* The first worker computes it again. */
+static void try_again(struct relay *r)
+{
+    struct relay_worker *first = relay_find_worker(r, r->audit.first);
+
+    r->audit.referee = RELAY_NOBODY;
+    if (!may_restart(r, first)) {
+        end_undecided(r, r->audit.first);
+        return;
+    }
+    relay_act(r, RELAY_AGAIN)->worker = first->id;
+    relay_restart(r, first);
+}
+
 static void differ(struct relay *r, const struct relay_standing *x)
 {
-    const uint32_t worker = x->worker;
-    struct relay_worker *third = r->audit.disputed ? NULL : find_third(r, worker);
-
-    if (r->audit.disputed || !relay_can_redo(r, r->audit.part) || (!third && !relay_can_redo_all(r, worker))) {
-        end_undecided(r, worker);
+    if (r->audit.disputed || !relay_can_redo(r, r->audit.part)) {
+        end_undecided(r, x->worker);
         return;
     }
     r->audit.disputed = true;
     r->audit.name = x->name;
     r->audit.visit = x->tag.name.visit;
     r->audit.slice = x->tag.name.slice;
-    r->audit.first = worker;
+    r->audit.first = x->worker;
     r->audit.digest = x->digest;
-    if (third) {
+    struct relay_worker *third = find_third(r, x->worker);
+    if (third)
         recruit(r, third);
-        return;
-    }
-    r->audit.referee = RELAY_NOBODY;
-    *relay_act(r, RELAY_REFUSE) = (struct relay_action){
-        .kind = RELAY_REFUSE, .worker = worker, .other = r->audit.auditor, .differs = true, .why = "differs"};
-    relay_lose(r, worker);
+    else
+        try_again(r);
 }
 
-/* The third worker's results stand for those of the auditor, which are void. */
+/* The auditor's results are void. A third worker's stand for them. */
 static void replace_auditor(struct relay *r)
 {
     struct relay_audit *audit = &r->audit;
     const size_t n = r->n_names_of_part;
 
-    audit->waits = audit->referee != RELAY_NOBODY;
+    audit->waits = audit->referee != RELAY_NOBODY && audit->referee != audit->auditor;
     if (audit->waits) {
         audit->auditor = audit->referee;
         audit->n_digests = audit->n_theirs;
@@ -194,14 +207,21 @@ static void replace_auditor(struct relay *r)
     audit->referee = RELAY_NOBODY;
 }
 
-/* The result of a slice, by a third worker or in another attempt. */
+/* One more result of the slice, by an auditor or in another attempt. */
 static void decide(struct relay *r, uint32_t worker, uint64_t digest, uint64_t theirs)
 {
     struct relay_audit *audit = &r->audit;
     const bool is_first = digest == audit->digest, is_second = !is_first && digest == theirs;
     const uint32_t agrees = is_first ? audit->first : audit->auditor, liar = is_first ? audit->auditor : audit->first;
 
-    if (!(is_first || is_second) || (agrees == worker && audit->first != audit->auditor)) {
+    if ((is_first || is_second) && agrees == worker && audit->first != audit->auditor) {
+        if (worker == audit->referee)
+            try_again(r);
+        else
+            end_undecided(r, audit->first);
+        return;
+    }
+    if (!(is_first || is_second)) {
         end_undecided(r, audit->first);
         return;
     }

@@ -216,6 +216,7 @@ static void assign_parts(struct relay *r)
 
 void relay_restart(struct relay *r, struct relay_worker *w)
 {
+    relay_clear_worker(r, w);
     w->granted.full = false;
     for (uint32_t p = 0; p < r->config.n_parts; p++)
         if (r->parts[p].owner == w->id && relay_is_unfinished(r, p)) {

@@ -10,8 +10,8 @@
  *
  * A step may be audited: one of its parts is computed by a second worker, too, its *auditor*, or once more by the same one,
  * before that worker computes parts of its own. It sends a digest of each slice. A slice of the audited part is folded if
- * its own digest is the same; once its auditor is lost, without one. If they differ, a third worker audits the part, too; without one,
- * the part's next attempt decides.
+ * its own digest is the same; once its auditor is lost, without one. If they differ, a third
+ * worker audits the part, too; without one, the auditor does again, and then the owner computes it again.
  *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
  * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
@@ -83,14 +83,14 @@ struct relay_event {
 };
 
 enum relay_action_kind {
-    RELAY_AUDIT,  /* worker, step, name.part: audit this part, before any share of this step. third: it decides; its
+    RELAY_AUDIT,  /* worker, step, name.part: audit this part, before any share of this step. third: to decide; its
                      unfinished parts, if any, are a share that follows, to be begun anew behind the audit */
     RELAY_SHARE,  /* worker, step, parts (n_parts): these are yours, in these attempts */
     RELAY_ANSWER, /* worker, unit, step, before: weights of that version, in the current or in the replay buffer; or
                      is_void: none, the pull came too late */
     RELAY_REFUSE, /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
-                     worker at fault, perhaps another: it is lost here already, unless the step is given up with it.
-                     differs goes to the owner of the audited part, which is lost here already: the next attempt decides */
+                     worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
+    RELAY_AGAIN,  /* worker: begin the share that follows anew, as its result is compared once more */
     RELAY_LIAR,   /* worker: two others, or it itself, have computed its slice otherwise; it is lost here already */
     RELAY_UNDECIDED, /* worker, other: owner and auditor differ, and no third result can decide: as RELAY_TORN */
     RELAY_FOLD,      /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where
@@ -115,7 +115,7 @@ struct relay_part {
 struct relay_action {
     enum relay_action_kind kind;
     uint32_t worker, unit, slot, reader;
-    uint32_t other; /* RELAY_UNDECIDED, RELAY_REFUSE of what differs: the auditor */
+    uint32_t other; /* RELAY_UNDECIDED: the auditor */
     uint64_t step;
     struct contribution_name name;
     bool before;                    /* RELAY_ANSWER */
@@ -125,7 +125,6 @@ struct relay_action {
     bool to_reader;                 /* RELAY_REFUSE of a save: reader */
     bool not_finite;                /* RELAY_REFUSE, to a worker whose numbers are not finite */
     bool third;                     /* RELAY_AUDIT: at the step's open it is false */
-    bool differs;                   /* RELAY_REFUSE, to a worker whose result is not the auditor's */
     const char *why;                /* RELAY_REFUSE: a constant sentence */
     const struct relay_part *parts; /* RELAY_SHARE; valid until the next call */
     uint32_t n_parts;

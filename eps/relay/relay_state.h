@@ -18,8 +18,8 @@
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64, RELAY_MAX_VISITS = 2 /* of a unit */ };
 
-/* How often one event can move a part: its worker is lost for a slice that is not finite, or differs; a third result names the
- * auditor or the first; the next worker's differs, too; a room is found. */
+/* How often one event can move a part: its worker is lost for a slice that is not finite; audits again; computes again; is named;
+ * a room is found. */
 enum { RELAY_MOST_MOVES = 5 };
 
 /* One contribution: it is in a slot, or was granted the reserved one. */
@@ -99,7 +99,7 @@ struct relay_audit {
     bool disputed; /* slice `name` of worker `first` had this digest, and the auditor's differs: a third one decides */
     uint32_t name, visit, slice, first;
     uint64_t digest;
-    uint32_t referee;  /* a third worker, which audits too; RELAY_NOBODY: the part's next attempt decides */
+    uint32_t referee;  /* who audits to decide; RELAY_NOBODY: the part's next attempt decides */
     uint32_t n_theirs; /* of its digests that are known */
 };
 
@@ -211,7 +211,7 @@ uint32_t relay_judge_of(const struct relay *r);
 /* The worker is lost: what it had to say of an audit is not waited for. */
 void relay_audit_lost(struct relay *r, uint32_t worker);
 
-/* In feed.c. The worker, whose slots were cleared, begins its unfinished parts anew. */
+/* In feed.c. The worker begins its unfinished parts anew: nothing of its own is in its slots but what the thread has. */
 void relay_restart(struct relay *r, struct relay_worker *w);
 /* The worker is lost: its parts are others'. */
 void relay_lose(struct relay *r, uint32_t worker);

@@ -85,8 +85,6 @@ void audits_on_covered(struct steps *steps)
         steps->n_audits++;
     else
         log_line("the audit of step %" PRIu64 " ended with its auditor", steps->open.open_step.step + 1);
-    for (struct peer *p = steps->job->peers->first; p; p = p->next)
-        p->differs = false;
 }
 
 /* ---- differences ------------------------------------------------------------------------------------------------- */
@@ -96,34 +94,31 @@ static const char *device_of(const struct peer *worker)
     return worker ? worker->device : "gone";
 }
 
+/* What it has sent of its share is outdated. */
+static void restart(struct steps *steps, uint32_t id, const char *does)
+{
+    const struct job *job = steps->job;
+
+    log_warning("audit of step %" PRIu64 ": results of part %u differ; worker %u (%s) %s it to see which is wrong",
+                steps->open.open_step.step + 1, job->first_part + relay_audited(job->relay), id,
+                device_of(find_peer(steps, id)), does);
+    steps_note_change(steps);
+}
+
 void audits_recruit(struct steps *steps, uint32_t id)
 {
     const struct job *job = steps->job;
     struct relay_part parts[MESSAGE_MAX_PARTS];
     struct peer *worker = find_peer(steps, id);
 
-    log_warning("audit of step %" PRIu64
-                ": two workers have computed part %u differently; worker %u (%s) computes it, too, "
-                "to see which is wrong",
-                steps->open.open_step.step + 1, job->first_part + relay_audited(job->relay), id, device_of(worker));
-    steps_note_change(steps); /* what it sends of its share is outdated */
+    restart(steps, id, "audits");
     if (worker && worker->state == PEER_ASSIGNED && relay_missing(job->relay, id, parts) == 0)
         steps_share(steps, worker); /* no share follows */
 }
 
-void audits_suspect(struct steps *steps, struct peer *worker, uint32_t id, uint32_t auditor)
+void audits_try_again(struct steps *steps, uint32_t id)
 {
-    const struct job *job = steps->job;
-
-    log_warning("audit of step %" PRIu64
-                ": workers %u (%s) and %u (%s) have computed part %u differently; it is computed "
-                "once more to see which is wrong",
-                steps->open.open_step.step + 1, id, device_of(find_peer(steps, id)), auditor,
-                device_of(find_peer(steps, auditor)), job->first_part + relay_audited(job->relay));
-    if (!worker)
-        return;
-    worker->differs = true;
-    membership_put_aside(steps, worker);
+    restart(steps, id, "computes again");
 }
 
 void audits_convict(struct steps *steps, uint32_t id)
@@ -133,8 +128,6 @@ void audits_convict(struct steps *steps, uint32_t id)
 
     snprintf(why, sizeof why, "its gradient of step %" PRIu64 " was wrong: two other results have the same bits",
              steps->open.open_step.step + 1);
-    for (struct peer *p = steps->job->peers->first; p; p = p->next)
-        p->differs = false;
     if (!worker || worker->refused) {
         log_warning("worker %u, which has left: %s", id, why);
         return;

@@ -29,11 +29,11 @@ bool audits_give_up(struct steps *steps);
 /* A step is covered: counts its audit. */
 void audits_on_covered(struct steps *steps);
 
-/* Two results differ, and a third worker audits the part, before it begins its share anew. */
+/* Two results differ. This worker audits the part, before it begins its share anew: a third one, or the auditor again. */
 void audits_recruit(struct steps *steps, uint32_t id);
-/* There is none: the worker's result for the audited part is not the auditor's. The relay has taken its parts, and their next attempt decides. */
-void audits_suspect(struct steps *steps, struct peer *worker, uint32_t id, uint32_t auditor);
-/* The third result is not this worker's: it loses its session. */
+/* The part's worker begins its share anew, as nobody else can decide. */
+void audits_try_again(struct steps *steps, uint32_t id);
+/* Two other results agree, or its own later one with another's: the worker loses its session. */
 void audits_convict(struct steps *steps, uint32_t id);
 /* Ends the job: nobody knows which of the two is right. */
 void audits_end(struct steps *steps, uint32_t owner, uint32_t auditor);

@@ -41,7 +41,7 @@ void faults_convict(struct steps *steps)
 void faults_acquit(struct steps *steps)
 {
     for (struct peer *p = steps->job->peers->first; p; p = p->next)
-        p->suspect = p->differs = false;
+        p->suspect = false;
 }
 
 void faults_blame(struct steps *steps, struct peer *worker, const char *why)

@@ -335,13 +335,13 @@ static bool plan_candidate(struct peer *worker, const struct job_seat *seat, str
     return plan_most(&worker->plan, seat, worker, 1, wanted_parts(seat->job, worker), err) > 0;
 }
 
-/* Whom the seat fits; its plan is then made. One whose numbers were not finite, or not its auditor's, is asked last. */
+/* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
 static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 {
     struct error err;
 
     for (struct peer *p = seat->job->peers->first; p; p = p->next) {
-        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || (p->suspect || p->differs) != suspect ||
+        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect ||
             p->state != PEER_IDLE)
             continue;
         if (plan_candidate(p, seat, &err))

@@ -333,6 +333,7 @@ static void act(struct sharded *s, const struct relay_action *a)
         save_on_capture(s->steps->saves, a);
         break;
     case RELAY_AUDIT: /* no step of several hosts is audited */
+    case RELAY_AGAIN:
     case RELAY_LIAR:
     case RELAY_UNDECIDED:
     case RELAY_SHARE: /* the hosts know their parts */

@@ -301,8 +301,6 @@ static void act(struct steps *steps, const struct relay_action *a)
             job_end(job, -EPROTO, "step refused: %s", a->why);
         else if (a->not_finite)
             faults_suspect(steps, worker, a->worker);
-        else if (a->differs)
-            audits_suspect(steps, worker, a->worker, a->other);
         else if (worker)
             faults_blame(steps, worker, a->why);
         break;
@@ -318,6 +316,9 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_AUDIT: /* its share says so */
         if (a->third)
             audits_recruit(steps, a->worker);
+        break;
+    case RELAY_AGAIN:
+        audits_try_again(steps, a->worker);
         break;
     case RELAY_LIAR:
         audits_convict(steps, a->worker);

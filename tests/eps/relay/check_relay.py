@@ -161,7 +161,7 @@ class World(Record):
             new = ((event[3:6], event[6]),)
             if event[1] == self.audit[1] and self.audit[2]:
                 self.digests += new if event[3:6] not in dict(self.digests) else ()
-            elif event[1] == self.referee:
+            if event[1] == self.referee:
                 self.theirs += new if event[3:6] not in dict(self.theirs) else ()
             self.lied |= {event[1]} if event[6] else set()
         elif event[0] == 'contribution' and event[8:] and event[8]:
@@ -183,17 +183,16 @@ class World(Record):
         else:
             check(not self.audit[2], 'a slice is folded before the auditor has judged it')
 
-    def check_differs(self, w):
-        known = dict(self.digests)
-        check(any(tag and tag[1] in known and known[tag[1]] != self.digest_of(w, tag) for tag in self.workers[w].slots),
-              'worker %s is said to differ from the auditor' % w)
+    def check_differs(self):
+        check(self.lied, 'something differs, but nobody was wrong')
 
     def check_undecided(self, first, auditor):
         c = self.setting.config
         check(self.lied, 'undecided, but nobody was wrong')
-        alone = first == auditor or set(self.setting.faults) - {'lie', 'liar'}      # others may have been lost meanwhile
-        check(len(self.lied) > 1 or alone or not (c.replay or c.commit == 'fenced') or not set(self.rooms) - {first, auditor},
+        lies, redone = set(self.setting.faults) <= {'lie', 'liar'}, c.replay or c.commit == 'fenced'
+        check(len(self.lied) > 1 or first == auditor or not lies or not redone or not set(self.rooms) - {first, auditor},
               'undecided, but a third worker could decide')
+        check(self.setting.faults != ('lie',) or self.setting.n_faults > 1 or not redone, 'undecided, but one was wrong once')
 
     def digest_of(self, w, tag):
         return dict(self.wrong).get((w, tag), 0)
@@ -202,6 +201,11 @@ class World(Record):
         what, x = action[0], action[1:]
         if what == 'audit':
             if event[0] != 'open':
+                self.check_differs()
+                check(x[0] not in (self.audit[1], self.relay.owner[self.audit[0]])
+                      or not set(self.rooms) - {self.audit[1], self.relay.owner[self.audit[0]]} - self.silent - self.leaving
+                      or not self.setting.config.replay or self.setting.rooms, 'there is a third worker')
+                self.referee, self.theirs = x[0], ()
                 self.begin_anew(x[0])
             w = self.workers[x[0]]
             self.replace(x[0], passes=w.passes + (Pass(x[1], ((x[2], 0),), 0, False, None, True),))
@@ -220,11 +224,7 @@ class World(Record):
         elif what == 'void':
             self.void(*x)
         elif what == 'refuse':
-            if x[1] == 'differs':
-                self.check_differs(x[0])
-                self.asleep = x[0] if self.asleep is None else self.asleep
-                self.detach(x[0])
-            elif x[1] != 'not finite':
+            if x[1] != 'not finite':
                 self.refused(event, x, stale)
             elif x[0] not in self.relay.inbox:      # else the step is given up, and nobody is lost
                 self.detach(x[0])
@@ -234,14 +234,18 @@ class World(Record):
                 self.replace(x[0], slots=w.slots[:x[1]] + (None,) + w.slots[x[1] + 1:])
         elif what == 'grant':
             self.replace(x[0], grant=(self.relay.t, x[1:]))
+        elif what == 'again':
+            self.check_differs()
+            check(x[0] == self.relay.owner[self.audit[0]], 'again, but the part is another worker\'s')
+            self.begin_anew(x[0])
         elif what == 'liar':
             check(x[0] in self.lied, 'an honest worker is named')
             if self.audit[1] == x[0]:
-                self.audit = (self.audit[0], x[0] if self.referee is None else self.referee, self.referee is not None)
-                self.digests, self.referee, self.theirs = self.theirs, None, ()
+                third = self.referee is not None and self.referee != x[0]
+                self.audit = (self.audit[0], self.referee if third else x[0], third)
+                self.digests, self.referee, self.theirs = self.theirs if third else (), None, ()
             if x[0] in self.rooms:
                 self.detach(x[0])
-            self.asleep = None if self.asleep == x[0] else self.asleep
         elif what == 'undecided':
             self.check_undecided(*x)
             self.torn = True
@@ -281,10 +285,8 @@ class World(Record):
             check(what == 'covered', 'unknown action ' + what)
 
     def begin_anew(self, i):
-        """A third worker: what it has of its share, and was about to say, is void."""
+        """What it has of its share, and was about to say, is void."""
         r, w = self.relay, self.workers[i]
-        check(i not in (self.audit[1], r.owner[self.audit[0]]), 'worker %d is no third one' % i)
-        self.referee, self.theirs = i, ()
         self.replace(i, passes=tuple(q for q in w.passes if q.t != r.t), queue=tuple(m for m in w.queue if m[1] != r.t),
                      slots=tuple(tag if tag and tag in r.inbox[i] else None for tag in w.slots), grant=None)
 
@@ -462,8 +464,8 @@ class World(Record):
                             if (self.next_message(self.workers[i], q) or (0, ' '))[1][0] == 'loss']
                 elif fault == 'liar' and not self.liars:
                     may += [('liar', i) for i in alive]
-                elif fault == 'quit' and self.audit and self.audit[2]:
-                    may.append(('quit', self.audit[1]))
+                elif fault == 'quit' and self.audit:
+                    may += [('quit', w) for w in {self.referee, self.audit[1] if self.audit[2] else None} - {None}]
         if self.changes and r.t >= 0:
             change = [('room', w, n) for w in alive if w not in self.leaving for n in range(s.config.parts + 1)
                       if n != self.rooms[w]]

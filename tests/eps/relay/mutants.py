@@ -441,26 +441,31 @@ class Vain(Relay):
 class Partial(Relay):
     """has one of the two decide though there is another"""
     def recruit(self, w):
-        first = self.dispute[1]
-        self.refuse(first, 'differs')
-        self.on_lost(first)
+        if self.auditing and self.may_restart(self.audits):
+            w = self.audits
+        super().recruit(w)
+
+
+class Resigned(Relay):
+    """does not have the first worker compute again"""
+    def try_again(self):
+        return self.end_undecided(self.dispute[1])
 
 
 class Waiting(Relay):
     """waits for a third worker that is lost"""
-    def on_lost(self, w):
-        kept = self.dispute
-        lost = w == self.referee
-        super().on_lost(w)
-        if lost:
+    def on_unaudit(self, w):
+        kept, third = self.dispute, self.referee
+        super().on_unaudit(w)
+        if w == third:
             self.dispute, self.referee = kept, w
 
 
 class Stale(Relay):
-    """takes what a third worker had sent of its share before it began anew"""
-    def recruit(self, w):
+    """takes what a worker had sent of its share before it began anew"""
+    def restart(self, w):
         kept = list(self.attempt)
-        super().recruit(w)
+        super().restart(w)
         self.attempt = kept
 
 

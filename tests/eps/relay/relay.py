@@ -34,8 +34,8 @@ Events                                        from
   folded U S ok|bad | updated U               optimizer thread; bad: not finite, so nothing was folded
   save R | released R U                       a reader (checkpoint, evaluation, export) comes; has read unit U
 Actions
-  audit W T P                                 audit part P, and only then compute your share: at the step's open; later, by a
-                                              third worker that decides, which begins the share after it anew
+  audit W T P                                 audit part P, and only then compute your share: at the step's open; later, to
+                                              decide, by a third worker or again: the share after it is begun anew
   share W T P:A...                            these parts are yours, in these attempts
   answer W U T now|before                     weights of version T, in the current or in the replay buffer
   void W U T                                  no weights: version T is of no use any more
@@ -45,8 +45,7 @@ Actions
   free W K V P S                              slot K, if it still holds that name, may be written again
   grant W V P S                               the reserved slot is for names up to that one; without `groups`, all
                                               names below it are folded
-  refuse W differs                            W has computed a slice otherwise than the auditor, and there is no third worker:
-                                              it is lost, and its parts are computed again for a third result
+  again W                                     begin the share after this anew: its result is compared once more
   liar W                                      a slice of W's differed, and two other results agree: it is lost
   undecided W X                               W's and auditor X's results differ, and no third one decides: the job is over
   covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
@@ -270,11 +269,9 @@ class Relay:
         self.granted.pop(w, None)
         self.given = {(x, k): d for (x, k), d in self.given.items() if x != w}
         self.on_unaudit(w)
-        if self.referee is not None and self.dispute and w in (self.referee, self.dispute[1]):
-            self.dispute = None                           # what is left is compared anew
+        if self.dispute and w == self.dispute[1]:
+            self.dispute = None                           # another worker's result is compared anew
         self.recruited.discard(w)
-        if w == self.referee:
-            self.referee = None
         self.waiting = [x for x in self.waiting if x[0] != w]
         self.owner = [None if o == w else o for o in self.owner]
         self.place()
@@ -283,6 +280,8 @@ class Relay:
         """A lost auditor ends the audit, not the step. The results that it has sent still count."""
         if w == self.audits:
             self.auditing = False
+        if w == self.referee:
+            self.referee, self.dispute = None, None       # what differs is found once more
 
     def on_open(self, t, visits, frozen, owners, slices=(), audit=()):
         if t != self.t + 1 or not self.covered:
@@ -376,7 +375,7 @@ class Relay:
             return self.refuse(w, 'digest before all weights')
         if w == self.audits and self.auditing:
             self.digests.setdefault((v, p, s), digest)
-        elif w == self.referee:
+        if w == self.referee:
             self.theirs.setdefault((v, p, s), digest)
 
     def on_folded(self, u, s, verdict):
@@ -476,28 +475,40 @@ class Relay:
     def unfinished(self, w):
         return [p for p, o in enumerate(self.owner) if o == w and self.is_unfinished(p)]
 
+    def may_restart(self, w):
+        return w in self.inbox and self.room[w] > 0 and all(map(self.can_redo, self.unfinished(w)))
+
     def differ(self, name, w, digest):
-        """Either may be wrong. A third worker audits the part, too; if there is none, the first one's parts are computed
-        again, by whoever can."""
+        """Either may be wrong. A third worker audits the part, too; if there is none, the auditor does again."""
         if self.dispute or not self.can_redo(self.audited):
             return self.end_undecided(w)
-        able = [x for x in self.inbox if x not in (w, self.audits) and self.room[x] > 0
-                and all(map(self.can_redo, self.unfinished(x)))]
-        if not able and not all(map(self.can_redo, self.unfinished(w))):
-            return self.end_undecided(w)
         self.dispute = name, w, digest
+        able = [x for x in self.inbox if x not in (w, self.audits) and self.may_restart(x)]
         if able:
             self.recruit(min(able, key=lambda x: (self.load(x), x)))
+        elif self.auditing and self.may_restart(self.audits):
+            self.recruit(self.audits)
         else:
-            self.referee = None
-            self.refuse(w, 'differs')
-            self.on_lost(w)
+            return self.try_again()
         return True
 
     def recruit(self, w):
-        """It begins its share anew, behind the audit: so nothing of its own is in its slots but what the thread has."""
         self.referee, self.theirs = w, {}
         self.recruited.add(w)
+        self.act('audit', w, self.t, self.audited)
+        self.restart(w)
+
+    def try_again(self):
+        """The first worker computes it again."""
+        first, self.referee = self.dispute[1], None
+        if not self.may_restart(first):
+            return self.end_undecided(first)
+        self.act('again', first)
+        self.restart(first)
+        return True
+
+    def restart(self, w):
+        """It begins its share anew; so nothing of its own is in its slots but what the thread has."""
         for k, cell in enumerate(self.inbox[w]):
             if cell and cell not in [j[2] for j in self.jobs.values()]:
                 self.clear(w, k, cell)
@@ -505,21 +516,24 @@ class Relay:
         mine = self.unfinished(w)
         for p in mine:
             self.attempt[p] += 1
-        self.act('audit', w, self.t, self.audited)
         if mine:
             self.act('share', w, self.t, tuple((p, self.attempt[p]) for p in mine))
 
     def decide(self, w, digest):
-        """The third result. It has to agree with one of another worker; a worker's own counts if there was no other."""
+        """One more result. It has to agree with one of another worker, as one that computes wrongly may do so twice alike; a
+        worker's own counts if there was no other."""
         name, first, theirs = self.dispute
         other = first if digest == theirs else self.audits if digest == self.digests[name] else None
-        if other is None or other == w and first != self.audits:
+        if other == w and first != self.audits:
+            return self.try_again() if w == self.referee else self.end_undecided(first)
+        if other is None:
             return self.end_undecided(first)
         self.dispute = None
         liar = self.audits if digest == theirs else first
-        if liar == self.audits:                           # the third one's results stand for those of the liar
-            self.auditing, self.digests = self.referee is not None, self.theirs
-            self.audits, self.referee, self.theirs = self.referee if self.auditing else self.audits, None, {}
+        if liar == self.audits:                           # a third one's results stand for those of the liar
+            third = self.referee if self.referee != liar else None
+            self.auditing, self.digests = third is not None, self.theirs if third is not None else {}
+            self.audits, self.referee, self.theirs = liar if third is None else third, None, {}
         self.act('liar', liar)
         self.on_lost(liar)
         return True

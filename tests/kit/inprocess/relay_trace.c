@@ -33,12 +33,15 @@ static const struct form event_forms[] = {
 };
 
 static const struct form action_forms[] = {
-    [RELAY_SHARE] = {"share", "wt"},   [RELAY_ANSWER] = {"answer", "wut"}, [RELAY_REFUSE] = {"refuse", ""},
-    [RELAY_FOLD] = {"fold", "uvpcwk"}, [RELAY_UPDATE] = {"update", "u"},   [RELAY_FREE] = {"free", "wkvpc"},
-    [RELAY_GRANT] = {"grant", "wvpc"}, [RELAY_COVERED] = {"covered", "t"}, [RELAY_SKIPPED] = {"skipped", "t"},
-    [RELAY_DONE] = {"done", "t"},      [RELAY_TORN] = {"torn", "t"},       [RELAY_CAPTURE] = {"capture", "rut"},
-    [RELAY_AUDIT] = {"audit", "wtp"},  [RELAY_LIAR] = {"liar", "w"},       [RELAY_UNDECIDED] = {"undecided", "wo"},
-    [RELAY_SAVED] = {"saved", "rt"},   [RELAY_ABANDON] = {"abandon", "r"},
+    [RELAY_SHARE] = {"share", "wt"},    [RELAY_ANSWER] = {"answer", "wut"},
+    [RELAY_REFUSE] = {"refuse", ""},    [RELAY_FOLD] = {"fold", "uvpcwk"},
+    [RELAY_UPDATE] = {"update", "u"},   [RELAY_FREE] = {"free", "wkvpc"},
+    [RELAY_GRANT] = {"grant", "wvpc"},  [RELAY_COVERED] = {"covered", "t"},
+    [RELAY_SKIPPED] = {"skipped", "t"}, [RELAY_DONE] = {"done", "t"},
+    [RELAY_TORN] = {"torn", "t"},       [RELAY_CAPTURE] = {"capture", "rut"},
+    [RELAY_AUDIT] = {"audit", "wtp"},   [RELAY_LIAR] = {"liar", "w"},
+    [RELAY_AGAIN] = {"again", "w"},     [RELAY_UNDECIDED] = {"undecided", "wo"},
+    [RELAY_SAVED] = {"saved", "rt"},    [RELAY_ABANDON] = {"abandon", "r"},
 };
 
 /* By letter. */

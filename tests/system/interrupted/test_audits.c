@@ -155,13 +155,13 @@ TEST_EACH(a_worker_that_always_computes_wrongly_is_named_within_n_times_parts_st
     end(&lab);
 }
 
-/* In the auditor's pass, in the owner's, or in one of another step. */
-TEST_EACH(a_worker_that_computes_wrongly_once_is_named, 4)
+/* In the auditor's pass, in the owner's, or in one of another step; with a third worker, and without. */
+TEST_EACH(a_worker_that_computes_wrongly_once_is_named, 8)
 {
     static const char *const when[] = {"0-0", "2-2", "5-5", "9-9"};
     struct lab lab;
 
-    begin(&lab, PARTS, 2, when[_i], NULL);
+    begin(&lab, _i < 4 ? PARTS : 2, 2, when[_i % 4], NULL);
     expect(command("tried", audited("")), 0);
     ck_assert_uint_gt(step_of_conviction(lab.ids[1]), 0);
     check_bits("tried", "");
