@@ -62,7 +62,7 @@ int store_files_begin(struct store_files *files, struct file to_weights, struct 
                       struct checkpoint *checkpoint, struct error *err);
 
 /* Writes an own unit (asserted) as it is now: weights, moments, its count of updates. The unit must not change
- * meanwhile. */
+ * meanwhile. -EIO too if memory is checked, and the unit's is damaged: nothing that was written counts. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
 /* After every own unit (asserted). Leading: writes "updates", and flushes both files if there is a checkpoint; -EPROTO

@@ -67,7 +67,10 @@ def pages(n):
 
 def moment_bytes(out):
     """What metrics.jsonl says of the daemon's memory: of each moment, and of both."""
-    host = json.loads(open(out + "/metrics.jsonl").readline())["memory"]["host"]
+    lines = [json.loads(line) for line in open(out + "/metrics.jsonl") if '"memory"' in line and line.endswith("\n")]
+    if not lines:
+        return set()
+    host = lines[0]["memory"]["host"]
     first, second = pages(host["first_moment"]), pages(host.get("second_moment", 0))
     return {first, first + second}
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 SUITE_LABELS(long)
 SUITE_TIMEOUT(120)
@@ -389,6 +390,38 @@ TEST_EACH(the_ledger_has_the_sums_that_were_planned, COUNT(ways) * COUNT(forms))
     open_way(&f, _i, false);
     plan_host(&host, &f.model, &setting);
     ck_assert_uint_eq(host.bytes[LEDGER_CHECKSUMS] + f.ledger.rows[LEDGER_CHECKSUMS].current, 0);
+    store_fixture_close(&f);
+}
+
+/* Between its update and its capture a bit of a unit flips: what is written of it is not what was trained. */
+TEST_EACH(a_unit_that_is_damaged_is_not_saved, COUNT(ways) * COUNT(forms))
+{
+    const struct way *way = way_of(_i);
+    struct victim victims[8];
+    struct store_files files;
+    struct store_fixture f;
+    struct error err = {""};
+
+    open_way(&f, _i, true);
+    for (uint32_t u = 0; u < f.model.n_units; u++)
+        if (f.model.units[u].n_trained > 0)
+            ck_assert_int_eq(step(&f, u, way, 1, NULL), 0);
+    const uint32_t unit = f.model.n_units - 1;
+    const struct model_piece *piece = &f.model.pieces[f.model.units[unit].first_piece];
+    victims_of(victims, &f, unit, piece, way);
+    const struct flip flip = {.base = victims[0].base, .bytes = victims[0].bytes, .bit = 77};
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    struct checkpoint checkpoint = {0};
+    ck_assert_int_eq(store_files_init(&files, &f.store, &err), 0);
+    ck_assert_int_eq(store_files_begin(&files, file_own(weights), file_own(moments), &checkpoint, &err), 0);
+    ck_assert_int_eq(store_files_write(&files, unit - 1, &err), 0);
+    flip_bit(&flip);
+    ck_assert_int_eq(store_files_write(&files, unit, &err), -EIO);
+    ck_assert_holds(err.text, "host memory is damaged: the weights of ", f.model.tensors[piece->tensor].name,
+                    " are not as they were written");
+    store_files_free(&files);
+    checkpoint_free(&checkpoint);
+    close(weights), close(moments);
     store_fixture_close(&f);
 }
 
