@@ -83,7 +83,7 @@ static int open_template(struct eps_chat *chat, struct error *err)
     chat->messages = json_object_get(chat->variables, "messages");
     if (!chat->messages)
         return error_set(err, -ENOMEM, "out of memory for a conversation");
-    rc = client_tokenizer_names(chat->variables, side, err);
+    rc = client_tokenizer_names(chat->variables, chat->writer.tokenizer, side, err);
     if (rc || !system)
         return rc;
     if (client_utf8_whole((const uint8_t *)system, strlen(system)) < strlen(system))

@@ -12,6 +12,7 @@
 #include "client/rows/source.h"
 #include "client/text/conversation.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
@@ -356,7 +357,8 @@ static int open_model(struct show *s, struct error *err)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", seq,
                          s->model.config.n_positions);
     s->counts.seq = seq;
-    rc = client_tokenizer_open(&s->tokenizer, s->model.side, s->model.config.vocabulary, err);
+    rc = client_tokenizer_open(&s->tokenizer, s->model.side, s->model.config.family->model_type,
+                               s->model.config.vocabulary, err);
     if (rc)
         error_prefix(err, s->options->model);
     return rc;

@@ -80,7 +80,8 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     struct client_documents_rules rules = {
         .side = model->side, .targets = true, .on_target = on_target, .user = e, .watch = &forward->link.watches[1]};
     struct client_tokenizer *tokenizer = NULL;
-    int rc = client_tokenizer_require(&tokenizer, model->side, model->config.vocabulary, "--bleu needs", err);
+    int rc = client_tokenizer_require(&tokenizer, model->side, model->config.family->model_type,
+                                      model->config.vocabulary, "--bleu needs", err);
 
     if (rc)
         error_prefix(err, model->name);

@@ -1,6 +1,7 @@
 #include "client/ask/writer.h"
 
 #include "client/model/file.h"
+#include "proto/model/family.h"
 #include "proto/model/model_files.h"
 
 #include <errno.h>
@@ -68,7 +69,8 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
     const struct client_model *model = &forward->model;
 
     *w = (struct client_writer){.forward = forward, .sample = *sample, .stops = stops, .n_stops = n_stops};
-    int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.vocabulary, err);
+    int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.family->model_type,
+                                   model->config.vocabulary, err);
     if (!rc && w->tokenizer)
         client_tokenizer_watch(w->tokenizer, &forward->link.watches[1]);
     if (has_ids && rc == -EINVAL)

@@ -7,10 +7,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int client_masks_open(struct client_masks *out, const json_t *side, uint32_t vocabulary, struct error *err)
+int client_masks_open(struct client_masks *out, const json_t *side, const char *model_type, uint32_t vocabulary,
+                      struct error *err)
 {
     struct client_tokenizer *tokenizer;
-    int rc = client_tokenizer_open(&tokenizer, side, vocabulary, err);
+    int rc = client_tokenizer_open(&tokenizer, side, model_type, vocabulary, err);
 
     *out = (struct client_masks){.mask = CLIENT_NO_TOKEN};
     if (tokenizer)

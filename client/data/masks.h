@@ -31,9 +31,11 @@ struct client_masks {
     struct random_key keys[2]; /* training, evaluation */
 };
 
-/* Finds mask token and special tokens in a model's side files (proto/model/model_files.h). -EINVAL with a sentence if there is
+/* Finds mask token and special tokens in a model's side files (proto/model/model_files.h). model_type: as for
+ * client_tokenizer_open. -EINVAL with a sentence if there is
  * no tokenizer or no mask token, and as client_tokenizer_open; *out is then zeroed. Undo: client_masks_close. */
-int client_masks_open(struct client_masks *out, const json_t *side, uint32_t vocabulary, struct error *err);
+int client_masks_open(struct client_masks *out, const json_t *side, const char *model_type, uint32_t vocabulary,
+                      struct error *err);
 void client_masks_close(struct client_masks *masks); /* safe on a zeroed struct */
 
 /* Refuses a fraction that is not above 0 and below 1: -EDOM with a sentence about --mask-fraction. */

@@ -1,4 +1,5 @@
 #include "client/rows/documented.h"
+#include "proto/model/family.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@ int client_documented_init(struct client_documented *out, const struct client_so
     const uint32_t vocabulary = setup->config->vocabulary, source = setup->config->source_vocabulary;
 
     *out = (struct client_documented){.source = {.ops = ops}, .setup = *setup, .documents = {{.fd = -1}, {.fd = -1}}};
-    return client_tokenizer_require(&out->tokenizer, setup->side, vocabulary > source ? vocabulary : source, reader,
-                                    err);
+    return client_tokenizer_require(&out->tokenizer, setup->side, setup->config->family->model_type,
+                                    vocabulary > source ? vocabulary : source, reader, err);
 }
 
 void client_documented_free(struct client_documented *rows)

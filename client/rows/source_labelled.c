@@ -4,6 +4,7 @@
 #include "client/rows/rows.h"
 #include "client/rows/source.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -93,7 +94,8 @@ static int open_source(struct client_source **out, const struct client_source_se
                            .labels = *setup->labels,
                            .rows = {{.fd = -1}, {.fd = -1}}};
     *setup->labels = (struct client_labels){0};
-    const int rc = client_tokenizer_require(&l->tokenizer, setup->side, setup->config->vocabulary, "text needs", err);
+    const int rc = client_tokenizer_require(&l->tokenizer, setup->side, setup->config->family->model_type,
+                                            setup->config->vocabulary, "text needs", err);
     if (rc)
         close_source(&l->source);
     else

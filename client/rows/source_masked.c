@@ -3,6 +3,7 @@
  * before it has are not masked again. */
 #include "client/data/masks.h"
 #include "client/rows/windowed.h"
+#include "proto/model/family.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
 {
     struct masked *masked = calloc(1, sizeof *masked);
-    int rc = masked ? client_masks_open(&masked->masks, setup->side, setup->config->vocabulary, err)
+    int rc = masked ? client_masks_open(&masked->masks, setup->side, setup->config->family->model_type,
+                                        setup->config->vocabulary, err)
                     : error_set(err, -ENOMEM, "out of memory");
 
     *out = NULL;

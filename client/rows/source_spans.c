@@ -4,6 +4,7 @@
 #include "client/data/spans.h"
 #include "client/rows/windowed.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -66,7 +67,8 @@ static int open_source(struct client_source **out, const struct client_source_se
 {
     struct spans *s = calloc(1, sizeof *s);
     struct client_tokenizer *tokenizer = NULL;
-    int rc = s ? client_tokenizer_require(&tokenizer, setup->side, setup->config->vocabulary, "spans need", err)
+    int rc = s ? client_tokenizer_require(&tokenizer, setup->side, setup->config->family->model_type,
+                                          setup->config->vocabulary, "spans need", err)
                : error_set(err, -ENOMEM, "out of memory");
 
     *out = NULL;

@@ -1,6 +1,7 @@
 #include "client/rows/windowed.h"
 
 #include "client/text/tokenizer.h"
+#include "proto/model/family.h"
 
 #include <errno.h>
 
@@ -67,7 +68,7 @@ int client_windowed_read(struct client_source *source, enum client_part part, co
     int rc = 0;
 
     if (data->has_text) /* without text the tokenizer is not opened: its format may not be supported */
-        rc = client_tokenizer_open(&read.tokenizer, read.side, read.vocabulary, err);
+        rc = client_tokenizer_open(&read.tokenizer, read.side, setup->config->family->model_type, read.vocabulary, err);
     if (!rc)
         rc = client_data_check(data, &read, err);
     client_tokenizer_close(read.tokenizer);

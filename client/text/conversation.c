@@ -39,7 +39,8 @@ int client_conversations_open(struct client_conversations **out, struct client_t
         c->side = json_incref((json_t *)(uintptr_t)side);
         c->name = name ? strdup(name) : NULL;
         c->variables = json_pack("{s:n, s:n}", "tools", "documents");
-        rc = c->variables ? client_tokenizer_names(c->variables, side, err) : error_set(err, -ENOMEM, "out of memory");
+        rc = c->variables ? client_tokenizer_names(c->variables, tokenizer, side, err)
+                          : error_set(err, -ENOMEM, "out of memory");
     }
     if (rc)
         client_conversations_close(c);

@@ -33,17 +33,19 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 #define CLIENT_NO_TOKEN UINT32_MAX
 
 /* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there is
- * none and the vocabulary is not 256. vocabulary is the model's; the id of every token but added ones must be
+ * none and the vocabulary is not 256. model_type: config.json's, by which transformers takes a class of tokenizers where
+ * tokenizer_config.json names none; NULL: not known. vocabulary is the model's; the id of every token but added ones must be
  * below it. -EINVAL with a sentence that names the file and the fault; -ENOMEM. */
-int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
+int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, const char *model_type,
+                          uint32_t vocabulary, struct error *err);
 
 /* For a model without a tokenizer: -EINVAL with the way out if its side files have one of a kind that is not read, a
  * tokenizer.model or vocab.txt; else 0. */
 int client_tokenizer_refuse_unread(const json_t *side, struct error *err);
 
 /* client_tokenizer_open for what cannot do without one: user, as in "conversations need". -EINVAL too if there is none. */
-int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, const char *user,
-                             struct error *err);
+int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, const char *model_type,
+                             uint32_t vocabulary, const char *user, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
 /* Makes a tokenizer for another thread that shares everything but working memory with this one; close it first.
@@ -178,9 +180,10 @@ void client_decoder_close(struct client_decoder *decoder); /* NULL is safe */
 int client_decoder_push(struct client_decoder *decoder, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                         bool special, bool last, struct error *err);
 
-/* Adds the tokens with a name that a model's side files give, {"bos_token": "<s>", ...}, as transformers' templates see
+/* Adds the tokens with a name that the tokenizer's side files give, {"bos_token": "<s>", ...}, as transformers' templates see
  * them: also those of the tokenizer's class. -EINVAL with a sentence that names the file; -ENOMEM. */
-int client_tokenizer_names(json_t *out, const json_t *side, struct error *err);
+int client_tokenizer_names(json_t *out, const struct client_tokenizer *tokenizer, const json_t *side,
+                           struct error *err);
 
 /* The token that ends a text: named by generation_config.json, tokenizer_config.json or special_tokens_map.json, else
  * <|endoftext|>; CLIENT_NO_TOKEN if there is none. */

@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (!tokenizers[which]) {
         char *text = read_tokenizer(which);
         json_t *side = json_pack("{s:s}", "tokenizer.json", text);
-        fuzz_demand(client_tokenizer_open(&tokenizers[which], side, VOCABULARY, &err) == 0);
+        fuzz_demand(client_tokenizer_open(&tokenizers[which], side, NULL, VOCABULARY, &err) == 0);
         json_decref(side);
         free(text);
     }

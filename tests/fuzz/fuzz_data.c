@@ -34,7 +34,7 @@ static struct client_tokenizer *open_tokenizer(bool separates)
 
     if (separates)
         fuzz_demand(client_tokenizer_add_learned(side, NULL, 0, SEQ, &err) == 0);
-    fuzz_demand(client_tokenizer_open(&tokenizer, side, VOCABULARY + separates, &err) == 0 && tokenizer);
+    fuzz_demand(client_tokenizer_open(&tokenizer, side, NULL, VOCABULARY + separates, &err) == 0 && tokenizer);
     json_decref(side);
     return tokenizer;
 }

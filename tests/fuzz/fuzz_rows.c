@@ -20,7 +20,7 @@ static struct client_tokenizer *open_tokenizer(void)
     char *printed = json_dumps(text, 0);
     json_t *side = json_pack("{s:s}", "tokenizer.json", printed);
 
-    fuzz_demand(client_tokenizer_open(&tokenizer, side, 4096, &err) == 0 && tokenizer);
+    fuzz_demand(client_tokenizer_open(&tokenizer, side, NULL, 4096, &err) == 0 && tokenizer);
     json_decref(text);
     json_decref(side);
     free(printed);

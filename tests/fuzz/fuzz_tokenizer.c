@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
             json_object_set_new(side, names[i], json_stringn(part, n_part));
         free(part);
     }
-    if (fuzz_took(client_tokenizer_open(&tokenizer, side, VOCABULARY, &err), &err) && tokenizer) {
+    if (fuzz_took(client_tokenizer_open(&tokenizer, side, NULL, VOCABULARY, &err), &err) && tokenizer) {
         use(tokenizer, text, n_text);
         client_tokenizer_close(tokenizer);
     }

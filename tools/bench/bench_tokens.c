@@ -279,7 +279,7 @@ int main(int argc, char **argv)
             fail("misuse", usage);
     }
     if (n_threads == 0 || model_files_read(&side, argv[1], &err) ||
-        client_tokenizer_open(&t, side, UINT32_MAX - 1, &err) || !t)
+        client_tokenizer_open(&t, side, NULL, UINT32_MAX - 1, &err) || !t)
         fail(argv[1], err.text[0] ? err.text : "no tokenizer");
     json_decref(side);
     char *bytes = read_file(argv[2], &n);

@@ -42,26 +42,48 @@ static const struct tokenizer_class classes[] = {
     {.name = "MobileBertTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
 };
 
-/* The class that tokenizer_config.json names, with or without Fast; NULL: it takes tokenizer.json as it is. */
-const struct tokenizer_class *tokenizer_class_of(const json_t *config, bool byte_level)
-{
-    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+/* AutoTokenizer's classes of the families that are read here; llama's has none, and takes what tokenizer_config.json says.
+ * only: whatever tokenizer_config.json says. A class of NULL takes tokenizer.json as it is. */
+static const struct {
+    const char *model_type, *class;
+    bool only;
+} types[] = {
+    {"gpt2", "GPT2Tokenizer", false},
+    {"qwen2", "Qwen2Tokenizer", true}, /* whose published files often name another one */
+    {"qwen3", "Qwen2Tokenizer", false},
+    {"mistral", NULL, true},
+    {"gemma", "GemmaTokenizer", false},
+    {"gemma3_text", "GemmaTokenizer", false},
+    {"bert", "BertTokenizer", false},
+    {"roberta", "RobertaTokenizer", false},
+    {"t5", "T5Tokenizer", false},
+};
 
+/* With or without Fast. */
+static const struct tokenizer_class *find_class(const char *name)
+{
     for (size_t i = 0; name && i < sizeof classes / sizeof *classes; i++) {
         const size_t n = strlen(classes[i].name);
-        if (strncmp(name, classes[i].name, n) != 0 || (name[n] && strcmp(name + n, "Fast") != 0))
-            continue;
-        return i == 0 && byte_level ? NULL : &classes[i]; /* files of Llama 3 say LlamaTokenizer */
+        if (strncmp(name, classes[i].name, n) == 0 && (!name[n] || strcmp(name + n, "Fast") == 0))
+            return &classes[i];
     }
     return NULL;
 }
 
+const struct tokenizer_class *tokenizer_class_of(const json_t *config, const char *model_type, bool byte_level)
+{
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+
+    for (size_t i = 0; model_type && i < sizeof types / sizeof *types; i++)
+        if (strcmp(model_type, types[i].model_type) == 0 && (types[i].only || !name))
+            return find_class(types[i].class);
+    const struct tokenizer_class *class = find_class(name);
+    return class == &classes[0] && byte_level ? NULL : class; /* files of Llama 3 say LlamaTokenizer */
+}
+
 const struct tokenizer_class *tokenizer_class_gpt2(void)
 {
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (strcmp(classes[i].name, "GPT2Tokenizer") == 0)
-            return &classes[i];
-    return NULL;
+    return find_class("GPT2Tokenizer");
 }
 
 static const char *text_of(const json_t *token)
@@ -95,12 +117,11 @@ static const json_t *find_part(const json_t *root, const char *part, const char 
 }
 
 /* A switch as the class has it, and as tokenizer.json's part does. without: what the class takes if it is not given. */
-static int compare(const json_t *config, const char *key, bool without, bool in_part, const char *part,
-                   struct error *err)
+static int compare(const struct tokenizer_class *class, const json_t *config, const char *key, bool without,
+                   bool in_part, struct error *err)
 {
     const json_t *given = json_object_get(config, key);
     const bool value = json_is_boolean(given) ? json_is_true(given) : without;
-    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
 
     if (value == in_part)
         return 0;
@@ -108,8 +129,8 @@ static int compare(const json_t *config, const char *key, bool without, bool in_
         err, -EINVAL,
         "tokenizer_config.json: %s is %s%s, and tokenizer.json's %s has it %s: transformers' %.40s follows "
         "the former: write the one that is right into both",
-        key, value ? "true" : "false", json_is_boolean(given) ? "" : " unless it is given", part,
-        in_part ? "true" : "false", class);
+        key, value ? "true" : "false", json_is_boolean(given) ? "" : " unless it is given",
+        class->letters ? "ByteLevel" : "BertNormalizer", in_part ? "true" : "false", class->name);
 }
 
 /* A name that is the class's own, or that no file gives, is the post-processor's business. */
@@ -164,23 +185,21 @@ static int check_lead(const json_t *config, const json_t *root, struct error *er
                      want, scheme ? scheme : "always");
 }
 
-int tokenizer_side_check(const json_t *side, const json_t *root, struct error *err)
+int tokenizer_side_check(const struct tokenizer_class *class, const json_t *config, const json_t *root,
+                         struct error *err)
 {
-    json_t *config = model_files_json(side, "tokenizer_config.json");
     const json_t *bytes = find_part(root, "pre_tokenizer", "pretokenizers", "ByteLevel"),
                  *bert = find_part(root, "normalizer", "normalizers", "BertNormalizer");
-    const struct tokenizer_class *class = tokenizer_class_of(config, bytes != NULL);
     int rc = 0;
 
     if (class == &classes[0])
         rc = check_lead(config, root, err);
     if (!rc && class && class->letters && bytes)
-        rc = compare(config, "add_prefix_space", false, !json_is_false(json_object_get(bytes, "add_prefix_space")),
-                     "ByteLevel", err);
+        rc = compare(class, config, "add_prefix_space", false,
+                     !json_is_false(json_object_get(bytes, "add_prefix_space")), err);
     if (!rc && class && class->bert && bert)
-        rc = compare(config, "do_lower_case", true, flag(bert, "lowercase"), "BertNormalizer", err);
+        rc = compare(class, config, "do_lower_case", true, flag(bert, "lowercase"), err);
     if (!rc && class && class->bert && bert)
-        rc = compare(config, "tokenize_chinese_chars", true, flag(bert, "handle_chinese_chars"), "BertNormalizer", err);
-    json_decref(config);
+        rc = compare(class, config, "tokenize_chinese_chars", true, flag(bert, "handle_chinese_chars"), err);
     return rc;
 }

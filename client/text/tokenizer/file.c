@@ -1,6 +1,8 @@
 /* Reads tokenizer.json and refuses what is not supported. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
+#include "proto/model/model_files.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,13 +206,22 @@ static int read_side(struct tokenizer_side *out, const struct client_tokenizer *
                        json_array_size(merges) == 0 && json_array_size(list) == 0;
     int rc = check_added(list, err);
 
-    if (!rc)
-        rc = tokenizer_side_check(side, root, err);
-    return rc ? rc : tokenizer_side_read(out, bytes ? NULL : side, list, vocab, t->byte_level, err);
+    return rc ? rc : tokenizer_side_read(out, bytes ? NULL : side, bytes ? NULL : t->class, list, vocab, err);
 }
 
-static int load_root(struct client_tokenizer *t, json_t *root, const json_t *side, uint32_t vocabulary,
-                     struct error *err)
+static int find_class(struct client_tokenizer *t, const json_t *root, const json_t *side, const char *model_type,
+                      struct error *err)
+{
+    json_t *config = model_files_json(side, "tokenizer_config.json");
+
+    t->class = tokenizer_class_of(config, model_type, t->byte_level);
+    const int rc = tokenizer_side_check(t->class, config, root, err);
+    json_decref(config);
+    return rc;
+}
+
+static int load_root(struct client_tokenizer *t, json_t *root, const json_t *side, const char *model_type,
+                     uint32_t vocabulary, struct error *err)
 {
     json_t *model = json_object_get(root, "model"), *vocab = NULL;
     struct tokenizer_side more = {0};
@@ -222,6 +233,8 @@ static int load_root(struct client_tokenizer *t, json_t *root, const json_t *sid
         rc = read_model(t, model, &vocab, err);
     if (!rc)
         rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
+    if (!rc)
+        rc = find_class(t, root, side, model_type, err);
     if (!rc)
         rc = read_side(&more, t, root, vocab, side, vocabulary, err);
     if (!rc)
@@ -249,12 +262,12 @@ static bool names_a_file(const struct error *err)
     return false;
 }
 
-int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *text, size_t n, uint32_t vocabulary,
-                        struct error *err)
+int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *model_type, const char *text,
+                        size_t n, uint32_t vocabulary, struct error *err)
 {
     json_error_t where;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
-    int rc = root ? load_root(t, root, side, vocabulary, err)
+    int rc = root ? load_root(t, root, side, model_type, vocabulary, err)
                   : error_set(err, -EINVAL, "line %d: %s", where.line, where.text);
 
     if (rc && err && !names_a_file(err))

@@ -46,11 +46,12 @@ static json_t *read_merges(const char *text, size_t n)
 }
 
 /* Refuses other tokenizers that use the same file names with another meaning. */
-static int check_class(const json_t *config, struct error *err)
+static int check_class(const json_t *config, const char *model_type, struct error *err)
 {
-    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    const struct tokenizer_class *class = tokenizer_class_of(config, model_type, true);
+    const char *name = class ? class->name : json_string_value(json_object_get(config, "tokenizer_class"));
 
-    if (name && strcmp(name, "GPT2Tokenizer") != 0 && strcmp(name, "GPT2TokenizerFast") != 0)
+    if (name && class != tokenizer_class_gpt2())
         return error_set(err, -EINVAL,
                          "tokenizer_config.json: the tokenizer is a %.40s, which is read from tokenizer.json alone",
                          name);
@@ -76,7 +77,8 @@ static int read_ends(struct client_tokenizer *t, const json_t *config, const str
     return rc;
 }
 
-int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
+int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, const char *model_type, uint32_t vocabulary,
+                        struct error *err)
 {
     json_t *vocab = NULL, *config = NULL, *merges = NULL;
     struct tokenizer_side more = {0};
@@ -90,14 +92,16 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t
     if (!rc)
         rc = read_object(&config, side, "tokenizer_config.json", err);
     if (!rc)
-        rc = check_class(config, err);
+        rc = check_class(config, model_type, err);
     if (!rc) {
         merges = read_merges(text, n);
         t->unknown = CLIENT_NO_TOKEN;
         rc = merges ? tokenizer_gpt2_steps(t, err) : error_set(err, -ENOMEM, "out of memory");
     }
-    if (!rc)
-        rc = tokenizer_side_read_gpt2(&more, side, vocab, err);
+    if (!rc) {
+        t->class = tokenizer_class_gpt2();
+        rc = tokenizer_side_read(&more, side, t->class, NULL, vocab, err);
+    }
     if (!rc && (rc = tokenizer_build(t, vocab, merges, more.ids, vocabulary, err)) != 0)
         error_prefix(err, "vocab.json and merges.txt");
     if (!rc)

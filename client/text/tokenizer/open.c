@@ -78,7 +78,8 @@ static void find_meanings(struct client_tokenizer *t, const json_t *side)
         t->mask = special_token(t, "<mask>");
 }
 
-static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
+static int load(struct client_tokenizer *t, const json_t *side, const char *model_type, uint32_t vocabulary,
+                struct error *err)
 {
     size_t n;
     const char *text = model_files_find(side, "tokenizer.json", &n);
@@ -86,11 +87,12 @@ static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabul
 
     if (rc)
         return rc;
-    return text ? tokenizer_load_json(t, side, text, n, vocabulary, err)
-                : tokenizer_load_gpt2(t, side, vocabulary, err);
+    return text ? tokenizer_load_json(t, side, model_type, text, n, vocabulary, err)
+                : tokenizer_load_gpt2(t, side, model_type, vocabulary, err);
 }
 
-int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err)
+int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, const char *model_type,
+                          uint32_t vocabulary, struct error *err)
 {
     size_t n;
     const bool any = model_files_find(side, "tokenizer.json", &n) || model_files_find(side, "vocab.json", &n) ||
@@ -102,7 +104,7 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
     struct client_tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, -ENOMEM, "out of memory");
-    int rc = any ? load(t, side, vocabulary, err) : open_bytes(t, err);
+    int rc = any ? load(t, side, model_type, vocabulary, err) : open_bytes(t, err);
     if (rc) {
         client_tokenizer_close(t);
         return rc;
@@ -128,14 +130,19 @@ int client_tokenizer_refuse_unread(const json_t *side, struct error *err)
     return 0;
 }
 
-int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, const char *user,
-                             struct error *err)
+int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, const char *model_type,
+                             uint32_t vocabulary, const char *user, struct error *err)
 {
-    int rc = client_tokenizer_open(out, side, vocabulary, err);
+    int rc = client_tokenizer_open(out, side, model_type, vocabulary, err);
 
     if (!rc && !*out)
         rc = client_tokenizer_refuse_unread(side, err);
     return rc || *out ? rc : error_set(err, -EINVAL, "it has no tokenizer.json, which %s", user);
+}
+
+int client_tokenizer_names(json_t *out, const struct client_tokenizer *t, const json_t *side, struct error *err)
+{
+    return tokenizer_side_names(out, side, t->class, err);
 }
 
 int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *t, struct error *err)

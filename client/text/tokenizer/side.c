@@ -441,21 +441,13 @@ static struct reading open_files(const json_t *side, struct error *err)
                             .err = err};
 }
 
-int tokenizer_side_read(struct tokenizer_side *out, const json_t *side, const json_t *list, const json_t *vocab,
-                        bool byte_level, struct error *err)
+int tokenizer_side_read(struct tokenizer_side *out, const json_t *side, const struct tokenizer_class *class,
+                        const json_t *list, const json_t *vocab, struct error *err)
 {
     struct reading r = open_files(side, err);
 
-    r.class = tokenizer_class_of(r.config, byte_level);
+    r.class = class;
     return read_side(out, &r, list, vocab);
-}
-
-int tokenizer_side_read_gpt2(struct tokenizer_side *out, const json_t *side, const json_t *vocab, struct error *err)
-{
-    struct reading r = open_files(side, err);
-
-    r.class = tokenizer_class_gpt2();
-    return read_side(out, &r, NULL, vocab);
 }
 
 void tokenizer_side_free(struct tokenizer_side *side)
@@ -474,14 +466,13 @@ uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name)
     return id ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
 }
 
-int client_tokenizer_names(json_t *out, const json_t *side, struct error *err)
+int tokenizer_side_names(json_t *out, const json_t *side, const struct tokenizer_class *class, struct error *err)
 {
-    size_t n;
-    const char *text = model_files_find(side, "tokenizer.json", &n), *key;
     struct reading r = open_files(side, err);
+    const char *key;
     json_t *token;
 
-    r.class = tokenizer_class_of(r.config, text && strstr(text, "\"ByteLevel\""));
+    r.class = class;
     r.named = json_object(), r.extra = json_array();
     int rc = r.named && r.extra ? read_all_names(&r) : no_memory(&r);
     json_object_foreach(r.named, key, token)

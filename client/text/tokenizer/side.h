@@ -32,9 +32,9 @@ struct tokenizer_class {
     bool letters; /* it has ByteLevel, without add_prefix_space unless that is given */
 };
 
-/* The class that tokenizer_config.json (may be NULL) names, with or without Fast; NULL: it takes tokenizer.json as it is.
- * byte_level: tokenizer.json's pre-tokenizer is. */
-const struct tokenizer_class *tokenizer_class_of(const json_t *config, bool byte_level);
+/* The class that AutoTokenizer takes: by tokenizer_config.json (may be NULL), and by config.json's model_type (NULL: it is
+ * not known). NULL: one that takes tokenizer.json as it is. byte_level: tokenizer.json's pre-tokenizer is. */
+const struct tokenizer_class *tokenizer_class_of(const json_t *config, const char *model_type, bool byte_level);
 const struct tokenizer_class *tokenizer_class_gpt2(void);
 
 struct tokenizer_side {
@@ -47,20 +47,21 @@ struct tokenizer_side {
     bool splits; /* special tokens that a text spells are split like other text: split_special_tokens */
 };
 
-/* list: tokenizer.json's added tokens; vocab: {"text": id, ...} of its model; byte_level: its pre-tokenizer is. All are
- * borrowed; side may be NULL. -EINVAL with a sentence that names the file; -ENOMEM. Undo, also on failure:
+/* list: tokenizer.json's added tokens; vocab: {"text": id, ...} of its model. All are borrowed; side and class may be
+ * NULL. -EINVAL with a sentence that names the file; -ENOMEM. Undo, also on failure:
  * tokenizer_side_free. */
-int tokenizer_side_read(struct tokenizer_side *out, const json_t *side, const json_t *list, const json_t *vocab,
-                        bool byte_level, struct error *err);
+int tokenizer_side_read(struct tokenizer_side *out, const json_t *side, const struct tokenizer_class *class,
+                        const json_t *list, const json_t *vocab, struct error *err);
 
-/* For vocab.json and merges.txt, which are a GPT2Tokenizer's. */
-int tokenizer_side_read_gpt2(struct tokenizer_side *out, const json_t *side, const json_t *vocab, struct error *err);
+/* client_tokenizer_names of a class, which may be NULL. */
+int tokenizer_side_names(json_t *out, const json_t *side, const struct tokenizer_class *class, struct error *err);
 
 void tokenizer_side_free(struct tokenizer_side *side);
 
-/* Refuses a switch of tokenizer_config.json by which transformers builds another tokenizer than root, tokenizer.json as
- * JSON. -EINVAL. */
-int tokenizer_side_check(const json_t *side, const json_t *root, struct error *err);
+/* Refuses a switch of tokenizer_config.json (config; may be NULL) by which the class (may be NULL) builds another tokenizer
+ * than root, tokenizer.json as JSON. -EINVAL. */
+int tokenizer_side_check(const struct tokenizer_class *class, const json_t *config, const json_t *root,
+                         struct error *err);
 
 /* The id of the token with a name, such as eos_token; CLIENT_NO_TOKEN if there is none. */
 uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name);

@@ -179,10 +179,11 @@ struct tokenizer_work {
 };
 
 struct client_tokenizer {
-    bool is_bytes, shared;          /* shared: all but the working memory is another's */
-    struct tokenizer_token *tokens; /* (n_tokens), by id */
-    uint32_t n_tokens, n_table;     /* n_table: ids of the model's table; added tokens may lie outside it */
-    char *block;                    /* bytes of all tokens */
+    bool is_bytes, shared;               /* shared: all but the working memory is another's */
+    const struct tokenizer_class *class; /* of transformers; NULL: it takes tokenizer.json as it is */
+    struct tokenizer_token *tokens;      /* (n_tokens), by id */
+    uint32_t n_tokens, n_table;          /* n_table: ids of the model's table; added tokens may lie outside it */
+    char *block;                         /* bytes of all tokens */
     struct tokenizer_map map;
     struct tokenizer_set added[2]; /* [0]: looked for in the original text; [1]: in the changed text */
     struct tokenizer_changes normal, lead;
@@ -219,9 +220,10 @@ struct client_tokenizer {
 /* ---- What files say: each -EINVAL with a sentence, -ENOMEM ---- */
 
 /* Fills in all, but what generation_config.json says of `end`, from tokenizer.json (n bytes), or from GPT-2's files. */
-int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *text, size_t n, uint32_t vocabulary,
+int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const char *model_type, const char *text,
+                        size_t n, uint32_t vocabulary, struct error *err);
+int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, const char *model_type, uint32_t vocabulary,
                         struct error *err);
-int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err);
 
 /* tokenizer_type: a step's type, for a sentence. tokenizer_is_nothing: true of null and the like. */
 const char *tokenizer_type(const json_t *object);

@@ -34,7 +34,7 @@ static struct client_masks opened(double fraction, uint64_t seed)
     struct client_masks masks;
     struct error err = {""};
 
-    ck_assert_msg(client_masks_open(&masks, side, VOCABULARY, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_masks_open(&masks, side, NULL, VOCABULARY, &err) == 0, "%s", err.text);
     client_masks_set(&masks, fraction, seed);
     json_decref(side);
     return masks;
@@ -171,7 +171,7 @@ TEST(the_mask_token_is_the_one_that_the_files_name)
     for (int i = 0; i < COUNT(cases); i++) {
         json_t *side = side_of(cases[i].tokenizer, cases[i].config);
         struct client_masks masks;
-        ck_assert_int_eq(client_masks_open(&masks, side, 401, NULL), 0);
+        ck_assert_int_eq(client_masks_open(&masks, side, NULL, 401, NULL), 0);
         ck_assert_uint_eq(masks.mask, cases[i].mask);
         client_masks_close(&masks);
         json_decref(side);
@@ -197,7 +197,7 @@ TEST(a_model_without_a_mask_token_is_refused)
     for (int i = 0; i < COUNT(cases); i++) {
         struct client_masks masks;
         struct error err = {""};
-        ck_assert_int_eq(client_masks_open(&masks, cases[i].side, cases[i].vocabulary, &err), -EINVAL);
+        ck_assert_int_eq(client_masks_open(&masks, cases[i].side, NULL, cases[i].vocabulary, &err), -EINVAL);
         ck_assert_holds(err.text, cases[i].why);
         ck_assert_ptr_null(masks.special);
     }

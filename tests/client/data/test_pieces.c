@@ -300,7 +300,7 @@ static struct client_tokenizer *open_slow(void)
                                   "behavior", "Isolated", "invert", 0));
     char *file = json_dumps(root, 0);
     json_t *side = json_pack("{s:s}", "tokenizer.json", file);
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 4096, NULL), 0);
     json_decref(root), json_decref(side);
     free(file);
     return t;

@@ -55,7 +55,7 @@ static struct client_tokenizer *open_tokenizer(void)
     struct client_tokenizer *t;
 
     ck_assert_int_eq(model_files_read(&side, TESTS_DIR "/fixtures/bpe", NULL), 0);
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 600, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 600, NULL), 0);
     json_decref(side);
     return t;
 }
@@ -225,7 +225,7 @@ TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
     }
     client_tokenizer_close(t);
     /* One that is not there cannot separate. */
-    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, &err), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, NULL, 256, &err), 0);
     const struct client_data_rules rules = {.vocabulary = 256, .tokenizer = t, .separator = EPS_SEPARATOR_EOS};
     ck_assert_int_eq(open_checked(&data, paths, 1, &rules, &err), -EDOM);
     ck_assert_holds(err.text, "--separator eos");

@@ -3,13 +3,15 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/gpt2.h"
+
 #include <stdlib.h>
 
 const struct client_source_ops *const kinds[KINDS] = {&client_source_text, &client_source_masked,
                                                       &client_source_labelled};
 const char *const kinds_files[KINDS] = {"ids.bin", "ids.bin", "rows.tsv"};
 const uint32_t kinds_seqs[KINDS] = {SEQ, SEQ, LONG};
-struct model_config kinds_config = {.vocabulary = VOCABULARY};
+struct model_config kinds_config = {.family = &family_gpt2, .vocabulary = VOCABULARY};
 static json_t *side;
 
 static void put_rows(void)

@@ -9,6 +9,7 @@
 #include "client/rows/source.h"
 #include "client/text/conversation.h"
 #include "proto/model/family.h"
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
@@ -31,7 +32,7 @@ static int read_files(const char *const *names, size_t n, struct error *err)
     json_t *side = json_pack("{s:s}", "chat_template.jinja", template);
     struct client_documents_rules rules = {.side = side, .train_on = EPS_TRAIN_ON_ANSWERS};
 
-    ck_assert_int_eq(client_tokenizer_open(&rules.tokenizer, side, 256, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&rules.tokenizer, side, NULL, 256, NULL), 0);
     ck_assert_msg(client_data_open(&data, names, n, err) == 0, "%s", err->text);
     const int rc = client_documents_read(&documents, &data, &rules, err);
     client_tokenizer_close(rules.tokenizer);
@@ -241,7 +242,7 @@ static struct client_source *open_source(struct client_data *files, const struct
                                          uint64_t eval_tokens)
 {
     static struct client_data none;
-    static const struct model_config config = {.vocabulary = 256, .n_positions = 64};
+    static const struct model_config config = {.family = &family_gpt2, .vocabulary = 256, .n_positions = 64};
     const char *path = many();
     const struct client_source_setup setup = {.config = &config, .data = files, .eval_data = &none};
     const struct client_division division = {

@@ -32,7 +32,7 @@ static int read_line(char got[600], char unread[600], const char *line, bool pai
     uint32_t ids[400];
 
     *got = *unread = 0;
-    ck_assert_int_eq(client_tokenizer_open(&rules.tokenizer, side, 256, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&rules.tokenizer, side, NULL, 256, NULL), 0);
     ck_assert_int_eq(client_data_open(&data, &path, 1, err), 0);
     const int rc = client_documents_read(&documents, &data, &rules, err);
     for (size_t k = 0; !rc && k < documents.n; k++) {

@@ -25,7 +25,7 @@ static struct client_tokenizer *open_bare(void)
     json_t *side = json_pack("{s:s}", "tokenizer.json", text);
     struct client_tokenizer *t;
 
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 400, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 400, NULL), 0);
     json_decref(side);
     json_decref(whole);
     free(text);

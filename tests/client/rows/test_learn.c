@@ -75,7 +75,7 @@ TEST(what_was_learned_is_read_again_and_gives_every_text_back)
     size_t used, n, at = 0;
 
     ck_assert_int_eq(learn(side, &name, 1, 400, &rules, NULL), 0);
-    ck_assert_int_eq(client_tokenizer_open(&tokenizer, side, 400, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&tokenizer, side, NULL, 400, NULL), 0);
     ck_assert_uint_eq(client_tokenizer_end(tokenizer), CLIENT_TOKENIZER_END);
     ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, tokenizer, text, sizeof text - 1, true, NULL), 0);
     ck_assert_uint_lt(tokens.n, sizeof text / 2);

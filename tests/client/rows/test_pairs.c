@@ -37,7 +37,7 @@ static struct client_tokenizer *open_tokenizer(const char *name, json_t *post_pr
         json_object_set(made, "post_processor", post_processor);
     char *text = json_dumps(made, 0);
     json_t *side = json_pack("{s:s}", "tokenizer.json", text);
-    ck_assert_msg(client_tokenizer_open(&t, side, 4096, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_tokenizer_open(&t, side, NULL, 4096, &err) == 0, "%s", err.text);
     json_decref(side);
     json_decref(made);
     free(text);

@@ -127,7 +127,7 @@ TEST(a_row_restores_its_window)
     struct client_tokenizer *tokenizer;
     size_t used;
     char *text = processes_read(processes_path("text.txt"));
-    ck_assert_int_eq(client_tokenizer_open(&tokenizer, o.side, o.config.vocabulary, &err), 0);
+    ck_assert_int_eq(client_tokenizer_open(&tokenizer, o.side, NULL, o.config.vocabulary, &err), 0);
     ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, tokenizer, text, strlen(text), true, &err), 0);
     for (uint64_t step = 0; step < 2; step++) {
         struct client_minibatch minibatch;

@@ -48,7 +48,7 @@ static uint32_t end_token(const struct client_run *run)
 {
     struct client_tokenizer *tokenizer;
 
-    ck_assert_int_eq(client_tokenizer_open(&tokenizer, run->model.side, run->model.config.vocabulary, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&tokenizer, run->model.side, NULL, run->model.config.vocabulary, NULL), 0);
     const uint32_t end = client_tokenizer_end(tokenizer);
     client_tokenizer_close(tokenizer);
     return end;

@@ -8,6 +8,7 @@
 #include "tests/kit/test.h"
 
 #include "client/run/steps.h"
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ enum { BATCH = 2, SEQ = PLAYED_SEQ, N_TOKENS = 100, N_TRAIN = 80, NEVER = PLAYED
 static struct stage st; /* its loop is there to the end of this process */
 static pid_t daemon_pid;
 static struct client_data data;
-static const struct model_config config = {.vocabulary = 256};
+static const struct model_config config = {.family = &family_gpt2, .vocabulary = 256};
 static struct client_run run;
 static struct client_link link_;
 static struct client_job job;

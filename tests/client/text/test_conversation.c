@@ -57,8 +57,8 @@ static json_t *encode_all(json_t *one)
     struct client_conversations *c = NULL;
     struct error err = {""};
     size_t i;
-    int rc =
-        client_tokenizer_open(&tokenizer, side, (uint32_t)json_integer_value(json_object_get(one, "vocabulary")), &err);
+    int rc = client_tokenizer_open(&tokenizer, side, NULL,
+                                   (uint32_t)json_integer_value(json_object_get(one, "vocabulary")), &err);
 
     if (!rc)
         rc = client_conversations_open(&c, tokenizer, side, NULL,
@@ -156,7 +156,7 @@ static struct opened open_with(json_t *side, enum eps_train_on train_on)
     struct opened o = {.side = side};
     struct error err = {""};
 
-    ck_assert_msg(client_tokenizer_open(&o.tokenizer, side, 65536, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_tokenizer_open(&o.tokenizer, side, NULL, 65536, &err) == 0, "%s", err.text);
     ck_assert_msg(client_conversations_open(&o.conversations, o.tokenizer, side, NULL, train_on, &err) == 0, "%s",
                   err.text);
     return o;
@@ -232,7 +232,7 @@ TEST_EACH(what_messages_spell_is_counted_or_parsed, 2)
     struct client_tokenizer *t;
     size_t i, n_special = 0;
 
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 700, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 700, NULL), 0);
     ck_assert_int_eq(client_conversations_open(&c, t, side, NULL, EPS_TRAIN_ON_ALL, NULL), 0);
     if (parses)
         client_conversations_parse(c);
@@ -256,7 +256,7 @@ static int encode_marked(struct client_tokens *out, size_t *tokens, const json_t
 {
     struct client_tokenizer *t;
 
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 65536, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 65536, NULL), 0);
     const int rc = client_tokenizer_encode_marked(out, tokens, t, marked, NULL);
     client_tokenizer_close(t);
     return rc;
@@ -340,7 +340,7 @@ static struct opened open_bytes(const char *template, enum eps_train_on train_on
 
     if (template)
         json_object_set_new(side, "chat_template.jinja", json_string(template));
-    ck_assert_int_eq(client_tokenizer_open(&o.tokenizer, side, 256, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&o.tokenizer, side, NULL, 256, NULL), 0);
     ck_assert_int_eq(client_conversations_open(&o.conversations, o.tokenizer, side, NULL, train_on, NULL), 0);
     return o;
 }

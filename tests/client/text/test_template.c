@@ -413,9 +413,12 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
         "not JSON"};
     static const char *const texts[] = {"config", "listed"};
     struct client_template *t;
+    struct client_tokenizer *bytes;
     struct error err = {""};
     char *text;
     size_t n;
+
+    ck_assert_int_eq(client_tokenizer_open(&bytes, NULL, NULL, 256, NULL), 0);
 
     for (size_t i = 0; i < 4; i++) {
         json_t *side = json_pack("{s:s}", "tokenizer_config.json", configs[i]), *variables = json_object();
@@ -427,7 +430,7 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
             free(text);
         }
         client_template_close(t);
-        ck_assert_int_eq(client_tokenizer_names(variables, side, &err), 0);
+        ck_assert_int_eq(client_tokenizer_names(variables, bytes, side, &err), 0);
         ck_assert_uint_eq(json_object_size(variables), i == 0);
         json_object_set_new(side, "chat_template.jinja", json_string("{{ bos_token }}{% nosuch %}"));
         ck_assert_int_eq(client_template_find(&t, side, NULL, false, &err), -EINVAL);
@@ -437,4 +440,5 @@ TEST(a_model_s_template_is_found_where_transformers_finds_it)
     }
     ck_assert_int_eq(client_template_find(&t, NULL, NULL, false, &err), 0);
     ck_assert_ptr_null(t);
+    client_tokenizer_close(bytes);
 }

@@ -21,7 +21,7 @@ static int open_with_table(struct client_tokenizer **out, const char *settings, 
     json_t *root = json_load_file(TESTS_DIR "/fixtures/tokenizers/qwen.json", 0, NULL);
     char *text = json_dumps(root, 0);
     json_t *side = json_pack("{s:s, s:s*}", "tokenizer.json", text, "tokenizer_config.json", settings);
-    const int rc = client_tokenizer_open(out, side, table, err);
+    const int rc = client_tokenizer_open(out, side, NULL, table, err);
 
     json_decref(side);
     json_decref(root);
@@ -82,7 +82,7 @@ TEST(a_post_processor_that_adds_one_to_each_text_is_refused)
     json_t *side = json_pack("{ss}", "tokenizer.json", text);
     struct client_tokenizer *t;
 
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 400, &err), -EINVAL); /* <|begin_of_text|> is 400 */
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 400, &err), -EINVAL); /* <|begin_of_text|> is 400 */
     ck_assert_holds(err.text, "tokenizer.json: a token is added to each text", "<|begin_of_text|>");
     ck_assert_ptr_null(t);
     free(text);

@@ -241,7 +241,7 @@ TEST(a_text_is_replaced_wherever_it_is)
                                    NULL));
     char *file = json_dumps(root, 0);
     json_t *side = json_pack("{ss}", "tokenizer.json", file);
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 4096, NULL), 0);
     for (size_t at = 4080; at < 4110; at++) {
         memset(text, 'a', sizeof text);
         memcpy(text + at, "qqq", 3);
@@ -372,7 +372,7 @@ static void try_file(const char *file)
     const char *text;
     size_t used, n;
 
-    if (side && client_tokenizer_open(&t, side, 4096, NULL) == 0) {
+    if (side && client_tokenizer_open(&t, side, NULL, 4096, NULL) == 0) {
         client_tokenizer_encode(&tokens, &used, t, sample, sizeof sample - 1, true, NULL);
         ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
         client_decoder_push(d, &text, &n, tokens.ids, tokens.n, true, true, NULL);

@@ -43,7 +43,7 @@ static struct client_tokenizer *open_side(json_t *side, uint32_t vocabulary)
     struct client_tokenizer *t;
     struct error err = {0};
 
-    ck_assert_msg(client_tokenizer_open(&t, side, vocabulary, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_tokenizer_open(&t, side, NULL, vocabulary, &err) == 0, "%s", err.text);
     json_decref(side);
     return t;
 }
@@ -147,9 +147,9 @@ TEST(a_vocabulary_of_256_is_one_of_bytes_without_files_or_with_those_that_huggin
     struct client_tokenizer *t;
 
     check_bytes(open_side(json_pack("{ss}", "generation_config.json", "{\"eos_token_id\": 0}"), 256));
-    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 257, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, NULL, 257, NULL), 0);
     ck_assert_ptr_null(t);
-    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, NULL, 256, NULL), 0);
     check_bytes(t);
     ck_assert_int_eq(client_tokenizer_add_bytes(side, 128, NULL), 0);
     json_t *written = json_loads(json_string_value(json_object_get(side, "tokenizer.json")), 0, NULL);
@@ -262,7 +262,7 @@ static void refused(json_t *side, uint32_t vocabulary, const char *word)
     struct client_tokenizer *t;
     struct error err = {0};
 
-    ck_assert_int_eq(client_tokenizer_open(&t, side, vocabulary, &err), -EINVAL);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, vocabulary, &err), -EINVAL);
     ck_assert_holds(err.text, word);
     ck_assert_ptr_null(t);
     json_decref(side);
@@ -432,7 +432,7 @@ static void try_text(const char *text)
     struct client_tokens tokens = {0};
     size_t used;
 
-    if (side && client_tokenizer_open(&t, side, 600, NULL) == 0) {
+    if (side && client_tokenizer_open(&t, side, NULL, 600, NULL) == 0) {
         client_tokenizer_encode(&tokens, &used, t, sample, sizeof sample - 1, true, NULL);
         client_tokenizer_close(t);
     }

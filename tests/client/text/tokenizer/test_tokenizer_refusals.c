@@ -30,7 +30,7 @@ static void check_refused(const char *name, const char *path, const char *value,
     ck_assert_int_eq(json_object_set_new(at, path, new), 0);
     char *text = json_dumps(root, 0);
     json_t *side = json_pack("{ss}", "tokenizer.json", text);
-    ck_assert_msg(client_tokenizer_open(&t, side, 4096, &err) == -EINVAL, "taken: %s", value);
+    ck_assert_msg(client_tokenizer_open(&t, side, NULL, 4096, &err) == -EINVAL, "taken: %s", value);
     ck_assert_holds(err.text, "tokenizer.json", word);
     ck_assert_ptr_null(t);
     free(text);
@@ -150,7 +150,7 @@ TEST_RANGE(a_broken_table_of_characters_stays_within_its_bounds, 1, 300)
     ck_assert_int_eq(json_object_set_new(normalizer, "precompiled_charsmap", json_string(map)), 0);
     char *text = json_dumps(root, 0);
     json_t *side = json_pack("{ss}", "tokenizer.json", text);
-    if (client_tokenizer_open(&t, side, 4096, &err) == 0)
+    if (client_tokenizer_open(&t, side, NULL, 4096, &err) == 0)
         client_tokenizer_encode(&tokens, &used, t, "A\uff21 e\u0301 \u2026 \ufdfa \u1112\u1161\u11ab \u00a0\t~", 31,
                                 true, &err);
     client_tokenizer_close(t);
@@ -296,7 +296,7 @@ static struct client_tokenizer *open_changed(const char *name, const char *key, 
     }
     char *text = json_dumps(root, 0);
     json_t *side = json_pack("{ss}", "tokenizer.json", text);
-    ck_assert_msg(client_tokenizer_open(&t, side, 1 << 20, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_tokenizer_open(&t, side, NULL, 1 << 20, &err) == 0, "%s", err.text);
     json_decref(side);
     json_decref(root);
     free(text);
