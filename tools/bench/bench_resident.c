@@ -89,9 +89,10 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return 0;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                      const struct device_link_slice *of)
 {
-    (void)context, (void)visit, (void)part, (void)slice, (void)slot;
+    (void)context, (void)visit, (void)part, (void)slice, (void)slot, (void)of;
     return 0;
 }
 
