@@ -97,6 +97,7 @@ static struct parameters parameters_of(const struct arrays *a, bool split, bool 
 {
     struct parameters p = {.kernel = optimizer_find(OPTIMIZER_ISA_BEST),
                            .n = a->n,
+                           .type = NUMBER_BF16, /* of weights in 16 bits */
                            .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
 
     if (split)
