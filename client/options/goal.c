@@ -148,6 +148,8 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
     /* client_options_model has checked both. */
     client_options_approximate(&allowed, o->approximate, NULL);
     client_options_sparse(&sparse, o->sparse, o->steps, NULL);
+    if (allowed.sampling.share > 0)
+        allowed.sampling.begin = o->warmup;
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = number_of(o->precision),
                               .base = form_of(o->base),

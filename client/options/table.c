@@ -199,7 +199,9 @@ static const struct eps_option rows[] = {
      .train =
          "allow inexact gradients; no budget and no number of workers changes a bit of them. wta=X: gradients of the "
          "layers' matrices from a share X of each row's tokens (0.01 to 1), winners kept and the rest drawn (WTA-CRS). "
-         "They are unbiased, and take less time. attention=X: gradients of attention's keys and values from a share X "
+         "They are unbiased, and take less time; while the rate warms up they are exact, but behind a relu, as samples "
+         "of the first steps leave fresh weights worse for good. attention=X: gradients of attention's keys and values "
+         "from a share X "
          "of each row's queries, in the same way; they are unbiased, and so are those of all below, which they change. "
          "rule=paper|variance: how many are winners, by the published rule (default) or for less variance. coded=8|4: "
          "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. pool=2|4|8: "

@@ -64,7 +64,7 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
     const size_t k = sampling_count(&r->sampling, of->n_tokens), n = all->n_rows, n_chosen = of->n_rows * k;
     const size_t in = of->x_columns, out = of->dy_columns;
 
-    if (k == of->n_tokens)
+    if (k == of->n_tokens || r->step < r->sampling.begin)
         return *all;
     const struct places at = lay_out(of, k, r->type);
     char *const base = scratch;

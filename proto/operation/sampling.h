@@ -10,6 +10,12 @@
  * of the input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where
  * nothing is kept, backward computes the input again and chooses the same.
  *
+ * In a run's first steps, while the learning rate rises, those gradients are exact whose operands are both there, which takes
+ * time but no memory. Samples of a fresh model's first steps lead its weights to where gradients, exact ones, too, jump to 15
+ * times their size from step to step, and Adam's second moments remember that: of the quickstart's text, held-out loss after
+ * 100 steps was 0.09 to 0.90 above the exact run's with samples in all steps (four seeds), 0.86 with samples in the first 30
+ * alone (the worst of these), and 0.09 to 0.12 with samples behind them (six seeds).
+ *
  * Attention's two products are sampled, too, on request: the gradients of keys and values are sums over the queries, of
  * which each row's heads choose some by the norms of the gradient of their result. These are there when backward comes,
  * so nothing is kept. The sums are estimated without bias, but they are gradients of activations: all below is then
@@ -28,6 +34,7 @@ struct sampling {
     double share;   /* of each row's tokens, for gradients of matrices; 0: these are exact */
     double queries; /* of each row's queries, for gradients of attention's keys and values; 0: these are exact */
     bool least;     /* winners by the least variance, not by the paper's rule */
+    uint64_t begin; /* the first step, from 0, in which the gradient of a matrix is sampled whose operands are both there */
 };
 
 #define SAMPLING_LEAST_SHARE 0.01
@@ -98,8 +105,8 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
 struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,
                                          const void *kept, int value, const void *dy, void *scratch);
 
-/* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run samples
- * none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
+/* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run, or the
+ * step, samples none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
 struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
                                          const struct sampling_operands *all, int tensor, void *scratch);
 

@@ -157,6 +157,39 @@ TEST_EACH(only_matrices_of_blocks_are_estimated, simulated() ? 4 : MODELS)
     setting_close(&s);
 }
 
+/* Before the first step that samples, gradients are the exact ones; of it, and later, those of a run that samples from the first
+ * on. Of an input that forward sampled there are no other rows. */
+TEST_EACH(gradients_are_exact_until_the_step_in_which_samples_begin, simulated() ? 4 : MODELS)
+{
+    const int which = simulated() ? model_of(_i / 2, _i % 2) : _i;
+    struct sampling later = some;
+    struct setting s;
+    double loss, distance, size;
+    unsigned n_estimated = 0;
+
+    open_model(&s, which);
+    const struct device_worker_options exact = setting_options(&s, BATCH, 0), always = sampled(&s, &some, 0);
+    later.begin = SETTING_STEP + 1;
+    const struct device_worker_options not_yet = sampled(&s, &later, 0);
+    later.begin = SETTING_STEP;
+    const struct device_worker_options from_now = sampled(&s, &later, 0);
+    double *const want = gradient_of(&s, &exact, &loss), *const before = gradient_of(&s, &not_yet, &loss);
+    double *const from = gradient_of(&s, &from_now, &loss), *const all = gradient_of(&s, &always, &loss);
+    for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+        compare(&s, t, from, all, &distance, &size);
+        ck_assert_msg(distance == 0, "%s: other samples", s.model.tensors[t].name);
+        compare(&s, t, before, want, &distance, &size);
+        n_estimated += !is_exact(distance, size);
+    }
+    ck_assert_uint_eq(n_estimated,
+                      which & RELU && !(which & ADAPTERS) ? 2 : 0); /* of an MLP's second map, in two blocks */
+    free(want);
+    free(before);
+    free(from);
+    free(all);
+    setting_close(&s);
+}
+
 /* The first column of a matrix's gradient, (in, out), that differs; `columns` if none does. */
 static uint64_t first_other_column(const struct setting *s, const char *name, uint64_t columns, const double *a,
                                    const double *b)
