@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# The tables of README.md and tools/bench/README.md whose figures are planned, not measured: tools/bench/timeline.sh and
+# tools/bench/lean.sh, of all nets, with the smallest device memory of GPT-2. A table stands between two comments of the text,
+# which name it; a sentence with such a figure must be there as it is written here. Without an option this compares, and fails
+# with the difference; tests/tools/test_figures.sh does so.
+#
+# usage: tools/bench/figures.sh [options]      defaults in brackets
+#   --write yes|no [no]   put the tables into the text
+#   --bin DIR [build/bin] where eps is
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
+
+write=no bin=build/bin
+take_options "write bin" "$@"
+need_programs "$bin"
+make_work
+nets=(wrn-28-2 dynamic_conv dynamic_conv-iwslt gpt2-124m)
+failed=0
+
+# table FILE NAME: what is on standard input stands in the file between "<!-- figures NAME -->" and "<!-- end -->"
+table() {
+    cat >"$work/table"
+    awk -v name="$2" -v table="$work/table" '
+        $0 == "<!-- end -->" { inside = 0 }
+        !inside
+        $0 == "<!-- figures " name " -->" { inside = found = 1; while ((getline line <table) > 0) print line }
+        END { exit !found }' "$1" >"$work/text" || misuse "$1 has no place for $2"
+    if [ "$write" = yes ]; then
+        cat "$work/text" >"$1"
+    else
+        diff --label "$1" --label "tools/bench/figures.sh: $2" -U 0 "$1" "$work/text" || failed=1
+    fi
+}
+
+# sentence FILE TEXT: is in the file
+sentence() {
+    grep -qF -- "$2" "$1" || { echo "$script: $1 does not have: $2" >&2; failed=1; }
+}
+
+# ratio NET FORM DIGITS
+ratio() { awk -v form="$2" -v digits="$3" '$1 == "plain" { plain = $2 } $1 == form { printf "%.*f", digits, plain / $2 }' "$work/lean-$1"; }
+
+# row FORM TEXT: its bytes and ratios
+row() {
+    local net
+    printf '| %s |' "$2"
+    for net in "${nets[@]}"; do
+        awk -v form="$1" '
+            function grouped(n) {
+                while (match(n, /^[0-9]+/) && RLENGTH > 3) n = substr(n, 1, RLENGTH - 3) "," substr(n, RLENGTH - 2)
+                return n
+            }
+            $1 == form { printf " %s", grouped($2); if (/less/) printf ": %.2f x", $4; found = 1 }
+            END { printf "%s |", found ? "" : " " }' "$work/lean-$net"
+    done
+    echo
+}
+
+print_lean() {
+    echo '| | WRN-28-2, 100 images of 32 x 32, SGD with momentum, `keep=0.3` | dynamic convolutions, 4 + 4 layers of 128, 128 pairs, `keep=0.4` | the published shape, 7 + 6 layers of 512, 128 pairs, `keep=0.4` | GPT-2 124M, 16 x 512 tokens, `keep=0.4` |'
+    echo '|---|---|---|---|---|'
+    row plain 'plain, by hand: PyTorch in fp32'
+    row exact 'all kept, fp32'
+    row fp16 'fp16, no master, moments, gradients and sums in 16 bits'
+    row sparse '`--sparse keep=X,room=1` alone'
+    row remade 'made again, the least device memory'
+    row segments 'the same with checkpoints of some layers'
+    row parts 'row groups: 50 parts of 2 images; 16 parts'
+    row dense 'fp16 and these row groups'
+    row together 'these and `--sparse`: batch norm over 2 images'
+    row cut 'the same with checkpoints of some layers'
+    row ghosts 'ghost batches of 2 images'
+    row both 'the same in the device memory at which both sides take the least'
+    row all 'ghost batches of 2, with checkpoints of some layers'
+    row fours 'row groups of 4: batch norm over 4 images'
+    row ghosts4 'ghost batches of 4 images, whose accuracy was measured'
+    row ghosts4-cut 'the same with checkpoints of some layers'
+    row whole 'one part: batch norm over all images'
+    row whole-cut 'the same with checkpoints of some layers'
+}
+
+# brief ROW TEXT: of timeline's table, TFLOP/s alone
+brief() {
+    awk -F ' *[|] *' -v row="$1" -v text="$2" '
+        $2 == row { split($3, a, ","); split($4, b, ","); split($5, c, ","); printf "| %s | %s | %s | %s |\n", text, a[1], b[1], c[1] }' \
+        "$work/timeline"
+}
+
+print_brief() {
+    echo '| by `tools/bench/timeline.sh` | products of 590, host memory of 60 GB/s | 660, 64: measured | 740, 120 |'
+    echo '|---|---|---|---|'
+    brief 'GPT-2 7B, 32 x 4096' 'GPT-2 7B, rows of 4,096'
+    brief 'Qwen3-8B, 32 x 4096' 'Qwen3-8B, rows of 4,096'
+    brief 'Llama 3 8B, 32 x 4096' 'Llama 3 8B, the same'
+    brief 'Llama 3 70B, 32 x 4096' 'Llama 3 70B, the same'
+    brief 'Gemma 3 27B, 32 x 4096' 'Gemma 3 27B, the same'
+    brief 'BERT-Large, 256 x 512' 'BERT-Large, rows of 512, without dropout'
+    brief 'BERT-Large with dropout, 256 x 512' 'the same with dropout'
+    brief 'Qwen3-8B, 1 x 32768' 'Qwen3-8B, one row of 32,768, 32 Ki tokens a step'
+}
+
+for net in "${nets[@]}"; do tools/bench/lean.sh --net "$net" --bin "$bin" >"$work/lean-$net"; done
+tools/bench/timeline.sh --bin "$bin" >"$work/timeline"
+print_lean | table tools/bench/README.md lean
+sed '/^$/,$d' "$work/timeline" | table tools/bench/README.md timeline
+sed '1,/^$/d' "$work/timeline" | table tools/bench/README.md 'timeline of two'
+print_brief | table README.md timeline
+
+width=768 layers=12 heads=12 seq=1024
+print_config 50257 >"$work/config.json"
+least=$(XDG_CACHE_HOME=$work "$bin/eps" plan --model "$work/config.json" --seq 1024 --batch 8 --device cpu --minimum)
+sentence tools/bench/README.md "$(sed -E ':a; s/([0-9])([0-9]{3})($|,)/\1,\2\3/; ta' <<<"$least") bytes, as planned"
+
+# As it was measured on the H100 (tests/gpu/RECORD.md, large-32k and large-128k), and with contributions in bf16.
+width=4096 layers=24 heads=32 seq=2048
+print_config 50257 >"$work/config.json"
+predicted() { # TYPE ROWS
+    XDG_CACHE_HOME=$work "$bin/eps" plan --timeline --json --model "$work/config.json" --device cuda --device-mem 75GiB --host-mem 2000GiB \
+        --precision bf16 --grad-dtype "$1" --batch "$2" --seq 2048 | grep -o '"tflops": [0-9]*[.0-9]*' | awk 'NR == 1 { printf "%.0f", $2 }'
+}
+sentence README.md "*predicts* $(predicted fp32 16) and $(predicted fp32 64) for these two"
+sentence tools/bench/README.md "is predicted at $(predicted fp32 16) and $(predicted fp32 64); in bf16, at $(predicted bf16 16) and $(predicted bf16 64)"
+
+of() { ratio wrn-28-2 "$1" 1; }
+sentence README.md "$(of ghosts4) x less; $(of ghosts4-cut) x"
+sentence README.md "$(of together) x less; $(of cut) x; $(of ghosts) x and $(of all) x"
+sentence README.md "$(ratio wrn-28-2 whole 2) x less; $(ratio wrn-28-2 whole-cut 2) x"
+sentence README.md "$(ratio dynamic_conv-iwslt together 1) x less; without \`--sparse\` $(ratio dynamic_conv-iwslt dense 1) x"
+[ "$failed" = 0 ]
