@@ -34,7 +34,8 @@ struct sampling {
     double share;   /* of each row's tokens, for gradients of matrices; 0: these are exact */
     double queries; /* of each row's queries, for gradients of attention's keys and values; 0: these are exact */
     bool least;     /* winners by the least variance, not by the paper's rule */
-    uint64_t begin; /* the first step, from 0, in which the gradient of a matrix is sampled whose operands are both there */
+    uint64_t
+        begin; /* the first step, from 0, in which the gradient of a matrix is sampled whose operands are both there */
 };
 
 #define SAMPLING_LEAST_SHARE 0.01

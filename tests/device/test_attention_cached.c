@@ -127,7 +127,7 @@ TEST_EACH(cached_attention_is_the_formula, N_CACHED)
     struct cached t;
 
     if (!draw_cached(&t, _i, 0))
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     call_expect(&t.row, expected);
     const double *want = expected[call_find(&t.row, "out") - t.row.work.arrays];
     operation_check(&(struct operation){.type = t.row.type,
@@ -145,7 +145,7 @@ TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
     struct cached t;
 
     if (!draw_cached(&t, _i, (s->first > s->n ? s->first : s->n) / 8))
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     const enum number_type type = t.row.type;
     const size_t n = s->n * t.width;
     struct operation operation = {.type = type, .run = run_cached, .context = &t, .parts = {{.n = n}}};

@@ -132,7 +132,7 @@ TEST_EACH(infinities_reach_their_windows_alone, N_CASES)
     const struct device_conv2d *op = &test.host.conv2d;
 
     if (is_left_out(&test))
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     call_make(&test);
     for (size_t i = 0; i < op->n_in; i++)
         operation_set(test.type, (void *)(uintptr_t)op->x, i, INFINITY);

@@ -108,12 +108,11 @@ TEST_EACH(matmul_adds_the_bias, COUNT(shapes) * NUMBER_TYPES)
 }
 
 /* What it stores before, and by the slope of what was. Each activation with every other shape. */
-TEST_EACH(matmul_activates_and_multiplies_by_the_slope, 2 * N_SMALL * NUMBER_TYPES * N_ACTIVATIONS)
+TEST_EACH_IF(matmul_activates_and_multiplies_by_the_slope, 2 * N_SMALL * NUMBER_TYPES * N_ACTIVATIONS,
+             (_i / 2 / N_ACTIVATIONS / NUMBER_TYPES + _i / 2 % N_ACTIVATIONS) % 2 == 0)
 {
     const int i = _i / 2;
 
-    if ((i / N_ACTIVATIONS / NUMBER_TYPES + i % N_ACTIVATIONS) % 2)
-        return;
     check_epilogue(&shapes[i / N_ACTIVATIONS / NUMBER_TYPES], i / N_ACTIVATIONS % NUMBER_TYPES,
                    _i % 2 ? DEVICE_BIAS_ACTIVATION : DEVICE_ACTIVATION_GRADIENT, i % N_ACTIVATIONS);
 }
@@ -145,7 +144,7 @@ TEST_EACH(the_gradient_of_a_bias_is_that_of_what_the_product_stores, COUNT(shape
     struct device_matmul *op = &apart.test.call.matmul;
 
     if (!suits(s))
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     op->epilogue = DEVICE_ACTIVATION_GRADIENT, op->activation = (enum model_activation)(_i % N_ACTIVATIONS);
     call_make(&apart.test);
     in_one = apart;

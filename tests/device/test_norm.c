@@ -83,10 +83,8 @@ static bool has_turn(int i, int n_ways)
     return !backend_get()->simulated || (kind + type + nth / KINDS / NUMBER_TYPES) % n_ways == i % n_ways;
 }
 
-TEST_EACH(norm_is_the_formula, 2 * N_CASES)
+TEST_EACH_IF(norm_is_the_formula, 2 * N_CASES, has_turn(_i, 2))
 {
-    if (!has_turn(_i, 2))
-        return;
     struct norm t = make(_i / 2, _i % 2);
 
     call_check(&t.test);
@@ -101,10 +99,8 @@ static void run_forward(struct mirror *at, struct call *call, const struct call_
 }
 
 /* dx in the place of dy, or added to what is there; or nobody asks for the gradients of weight and bias. */
-TEST_EACH(norm_backward_is_the_formula, 3 * N_CASES)
+TEST_EACH_IF(norm_backward_is_the_formula, 3 * N_CASES, has_turn(_i, 3))
 {
-    if (!has_turn(_i, 3))
-        return;
     struct norm t = make(_i / 3, false);
     struct device_norm *op = &t.test.call.norm;
 
@@ -211,10 +207,8 @@ static bool is_summed(int i)
 }
 
 /* In each place that the sum may have: the bits do not tell whether one pass or two computed them. */
-TEST_EACH(the_norm_of_a_sum_is_that_of_the_sum_as_stored, WAYS *N_CASES)
+TEST_EACH_IF(the_norm_of_a_sum_is_that_of_the_sum_as_stored, WAYS *N_CASES, has_turn(_i, WAYS) && is_summed(_i / WAYS))
 {
-    if (!has_turn(_i, WAYS) || !is_summed(_i / WAYS))
-        return;
     struct summed apart = make_summed(_i / WAYS, _i), in_one;
     const struct device_norm *op = &apart.of.test.call.norm;
 
@@ -255,10 +249,9 @@ static void run_summed_backward(struct mirror *at, void *const out[], const void
 }
 
 /* In dy's place, or added to what is there. */
-TEST_EACH(the_gradient_of_a_sum_s_branch_is_that_of_the_sum_as_stored, 2 * N_CASES)
+TEST_EACH_IF(the_gradient_of_a_sum_s_branch_is_that_of_the_sum_as_stored, 2 * N_CASES,
+             has_turn(_i, 2) && is_summed(_i / 2))
 {
-    if (!has_turn(_i, 2) || !is_summed(_i / 2))
-        return;
     struct summed apart = make_summed(_i / 2, _i), in_one;
     struct device_norm *op = &apart.of.test.call.norm;
 

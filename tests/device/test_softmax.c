@@ -161,7 +161,7 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, 5 * NUMBER_TYPES * COUNT(s
     test.call.log_sum_exp.scales = _i % 5 == 3 ? given : NULL;
     test.call.log_sum_exp.smoothing = _i % 5 == 4 ? 0.3f : 0, test.call.log_sum_exp.n_all = s->first + s->n + 5;
     if (!suits(s))
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     test.onto[0].written = "gradient", test.onto[0].read = "logits";
     call_make(&test);
     const struct device_cross_entropy *op = &test.host.log_sum_exp;

@@ -160,7 +160,7 @@ TEST_EACH(a_client_that_waits_for_the_daemon_is_not_away, JOB_STATES)
 {
     have_client();
     if (_i == JOB_NONE || _i == JOB_RESTING || _i == JOB_ENDING)
-        return;
+        TEST_SKIP("no such job is abandoned");
     job.state = (enum job_state)_i;
     tick(10 * AWAY);
     job.state = JOB_RESTING;

@@ -225,7 +225,7 @@ TEST_EACH(backward_of_fixed_bits_fits_the_plan_on_every_device, N_DEVICES *N_SHA
     slice.n_rows = scratch.slice_rows, slice.n_heads = scratch.slice_heads;
 
     if (scratch.way == PLAN_ATTENTION_OWN)
-        return;
+        TEST_SKIP("cuDNN does not take this shape");
     check_backward(device, &slice, &scratch, true);
     if (slice.n_rows == 1)
         return;

@@ -166,3 +166,8 @@ void test_holds(const char *file, int line, const char *text, const char *const 
         if (!strstr(text, *words))
             ck_abort_msg("%s:%d: no \"%s\" in: %s", file, line, *words, text);
 }
+
+void test_skip(const char *file, int line, const char *reason)
+{
+    fprintf(stderr, "skipped: %s:%d: %s\n", file, line, reason);
+}

@@ -3,7 +3,8 @@
  * A test is a block that registers itself in its file's suite. A program has the suites of a folder. kit/test.c has its
  * main, which runs the suite that the program is called by, or that its first argument names (test_x for test_x.c), or all
  * of them, each in a process of its own. A suite's tests run in the order of the source. The exit status is 0 if all
- * passed, 1 if not, 77 if the suites were skipped:
+ * passed, 1 if not, 77 if the suites were skipped. A test that cannot check anything here says so by TEST_SKIP: Check counts
+ * it as passed, tools/summary.awk as skipped:
  *
  *     SUITE_FIXTURE(setup, teardown)
  *
@@ -41,6 +42,13 @@
 #else
 #define SANITIZED 0
 #endif
+
+/* Ends a test that has checked nothing, as this machine, device or case has none of what it checks: a line on stderr. */
+#define TEST_SKIP(reason)                                                                                              \
+    do {                                                                                                               \
+        test_skip(__FILE__, __LINE__, reason);                                                                         \
+        return;                                                                                                        \
+    } while (0)
 
 /* The number of elements of an array. */
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -111,6 +119,7 @@ struct test_suite *test_suite_of(const char *file);
 /* Appends a test. Constructors of one file run in the order of the source. */
 void test_register(struct test_suite *suite, struct test_entry *entry);
 void test_holds(const char *file, int line, const char *text, const char *const *words);
+void test_skip(const char *file, int line, const char *reason);
 
 #ifdef __cplusplus
 }

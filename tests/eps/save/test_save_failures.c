@@ -162,10 +162,8 @@ TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
              "until grep -q \"^note  *no room on disk for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
              "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
              BIN_DIR, model, text, text, _i < 2 ? 2 : 0, _i == 0 ? "mount -o remount,size=8m disk" : "kill -INT $run");
-    if (system(command) != 0) { /* the daemon's part of it is tested above */
-        fprintf(stderr, "test_save_failures: not on a disk of its own: no user name spaces, or no mounts in them\n");
-        return;
-    }
+    if (system(command) != 0) /* the daemon's part of it is tested above */
+        TEST_SKIP("no disk of its own: no user name spaces, or no mounts in them");
     outputs_check_file("left", _i == 0 ? "0\n1\n" : "1\n0\n");
     ck_assert_int_eq(system("grep -q 'not saved: .*No space left on device' out"), 0);
     ck_assert_uint_eq(processes_count("out", "not saved: "), 1); /* however often it is tried */

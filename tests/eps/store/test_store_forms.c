@@ -99,7 +99,7 @@ TEST_EACH(what_must_not_change_a_bit_changes_none, CHANGES *MODES)
     struct store_fixture a, b;
 
     if (change == FENCED && (mode->fenced || (!mode->adamw && mode->n_parts > 1)))
-        return; /* AdamA of several parts cannot be fenced */
+        TEST_SKIP("AdamA of several parts cannot be fenced");
     store_fixture_open_as(&a, store_fixture_small, true, &options);
     if (change == SPLIT_MASTER)
         options.precision = NUMBER_BF16;
@@ -171,7 +171,7 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_bits_of_their_name, 12)
     struct store_fixture f;
 
     if (!plain_use((enum optimizer_isa)(OPTIMIZER_ISA_V2 + _i % 3)))
-        return;
+        TEST_SKIP("this processor lacks the instructions");
     plain_set_threads(1 + _i / 3);
     store_fixture_open_as(&f, _i < 9 ? store_fixture_cut : store_fixture_small, false, &options);
     f.store.kernel = plain_kernel;

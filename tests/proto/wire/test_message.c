@@ -123,7 +123,7 @@ TEST_RANGE(the_fuzzer_begins_with_this_layout, MESSAGE_HELLO, MESSAGE_KINDS)
     FILE *file = n ? open_corpus(TESTS_DIR "/fuzz/corpus/message", (enum message_kind)_i, "rb") : NULL;
 
     if (n == 0)
-        return;
+        TEST_SKIP("the fuzzer begins with no such message");
     ck_assert_msg(file && fread(got, 1, sizeof got, file) == n && memcmp(got, want, n) == 0,
                   "%s is of another layout: build/bin/test_message tests/fuzz/corpus/message",
                   message_name((enum message_kind)_i));

@@ -121,8 +121,8 @@ TEST(threads_that_others_take_are_missed_in_a_sentence)
     static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few --device-mem 32MiB",
                                            "eps-worker --connect tcp://127.0.0.1:9 --key key --device-mem 32MiB"};
 
-    if (SANITIZED) /* nothing can be loaded before it */
-        return;
+    if (SANITIZED)
+        TEST_SKIP("nothing can be loaded before a sanitizer");
     shell(0, "$bin/epsd --make-key key");
     for (size_t i = 0; i < COUNT(programs); i++) {
         shell(0, ">err; >all");
@@ -141,8 +141,8 @@ TEST(too_few_threads_are_refused_in_a_sentence)
     static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few"};
     static const int few[] = {0, 1, 2, 3, 4, 5};
 
-    if (SANITIZED) /* nothing can be loaded before it */
-        return;
+    if (SANITIZED)
+        TEST_SKIP("nothing can be loaded before a sanitizer");
     for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
         shell(1,
               "export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%d; $train --steps 2 --out o%d "
@@ -161,8 +161,8 @@ TEST(too_small_stacks_are_refused_in_a_sentence)
 {
     static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
 
-    if (SANITIZED) /* which takes more */
-        return;
+    if (SANITIZED)
+        TEST_SKIP("a sanitizer takes more memory");
     for (size_t i = 0; i < 3; i++) { /* where it begins is drawn: up to 8 KiB of it are gone; the loader needs 8, too */
         shell(0,
               "unset GOMP_SPINCOUNT; ulimit -s 24; for i in 0 1 2 3 4 5 6 7 8 9; do "

@@ -102,7 +102,7 @@ TEST_EACH(gradients_over_a_base_are_pytorchs, COUNT(bases))
 TEST_EACH(no_budget_changes_a_bit_over_a_base, COUNT(bases) * COMMON_TYPES)
 {
     if (backend_get()->simulated && _i % COMMON_TYPES != _i / COMMON_TYPES % COMMON_TYPES)
-        return;
+        TEST_SKIP("too slow here, or of another device: other tests have it");
     const char *fixture = bases[_i / COMMON_TYPES].fixture;
     struct inprocess_options how = {.freeze = freeze_of(fixture),
                                     .base = bases[_i / COMMON_TYPES].base,
