@@ -66,18 +66,6 @@ static int ask_caller(void *data, struct error *err)
 
 /* ---- Text, on any thread ---- */
 
-static int end_document(const struct client_pieces *p, struct client_tokens *out, bool followed, struct error *err)
-{
-    const uint32_t end = p->options.end;
-    size_t n;
-    const uint32_t *ids = client_tokenizer_ends(p->options.tokenizer, &n);
-    int rc = client_tokens_add(out, ids, n, err);
-
-    if (rc || !followed || end == CLIENT_NO_TOKEN || (n > 0 && ids[n - 1] == end))
-        return rc;
-    return client_tokens_add(out, &end, 1, err);
-}
-
 static int encode_word(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
                        const char *bytes, size_t n, struct error *err)
 {
@@ -108,6 +96,8 @@ static int encode_text(const struct client_pieces *p, struct client_tokenizer *t
         return rc;
     }
     *from = last ? to : *from + used;
+    if (last && whole < n)
+        client_tokenizer_restart(t); /* the text does not end with the tokens of what is whole */
     return last ? encode_word(p, t, out, text + whole, n - whole, err) : 0; /* part of a character may be left */
 }
 
@@ -121,7 +111,7 @@ static int encode_documents(const struct client_pieces *p, struct client_tokeniz
     while (!rc && p->options.file->marked && (mark = memchr(p->text + *from, CLIENT_DATA_MARK, to - *from))) {
         rc = encode_text(p, t, out, from, (size_t)(mark - p->text), true, err);
         if (!rc)
-            rc = end_document(p, out, true, err);
+            rc = client_tokenizer_trail(out, t, p->options.end, err);
         if (!rc)
             rc = client_tokenizer_lead(out, t, err);
         ++*from;
@@ -303,7 +293,9 @@ int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, cli
 int client_pieces_end(struct client_pieces *p, bool followed, client_pieces_take *take, void *data, struct error *err)
 {
     p->tokens.n = 0;
-    int rc = end_document(p, &p->tokens, followed, err);
+    int rc = client_tokenizer_restore(p->tokenizers[0], &p->kept, err);
+    if (!rc)
+        rc = client_tokenizer_trail(&p->tokens, p->tokenizers[0], followed ? p->options.end : CLIENT_NO_TOKEN, err);
     return rc ? rc : take_alone(p, take, data, err);
 }
 

@@ -174,19 +174,11 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
 int client_documents_encode(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text,
                             size_t n_bytes, struct error *err)
 {
-    const uint32_t end = client_tokenizer_end(tokenizer), *added;
-    size_t n, used;
-
+    size_t used;
     int rc = client_tokenizer_lead(tokens, tokenizer, err);
     if (!rc)
         rc = client_tokenizer_encode(tokens, &used, tokenizer, text, n_bytes, true, err);
-    added = client_tokenizer_ends(tokenizer, &n);
-    if (!rc)
-        rc = client_tokens_add(tokens, added, n, err);
-    if (rc || end == CLIENT_NO_TOKEN || (tokens->n > 0 && tokens->ids[tokens->n - 1] == end))
-        return rc;
-    rc = client_tokenizer_check(tokenizer, end, err);
-    return rc ? rc : client_tokens_add(tokens, &end, 1, err);
+    return rc ? rc : client_tokenizer_trail(tokens, tokenizer, client_tokenizer_end(tokenizer), err);
 }
 
 /* A source and its target; or a prompt and its completion. */

@@ -413,10 +413,9 @@ int client_conversation_encode_text(struct client_conversations *c, const json_t
 {
     const size_t n_prompt = json_string_length(prompt), n_text = json_string_length(text);
     const bool all = c->train_on == EPS_TRAIN_ON_ALL;
-    const uint32_t end = client_tokenizer_end(c->tokenizer), *added;
     struct client_text joined = {0};
     const struct client_place place = {all ? 0 : n_prompt, false};
-    size_t n, first = 0;
+    size_t first = 0;
     int rc = client_text_add(&joined, json_string_value(prompt), n_prompt, err);
 
     c->tokens.n = 0;
@@ -429,13 +428,8 @@ int client_conversation_encode_text(struct client_conversations *c, const json_t
     const struct client_marked marked = {.text = joined.bytes, .n = joined.n, .places = &place, .n_places = 1};
     if (!rc)
         rc = client_tokenizer_encode_marked(&c->tokens, &first, c->tokenizer, &marked, err);
-    added = client_tokenizer_ends(c->tokenizer, &n);
     if (!rc)
-        rc = client_tokens_add(&c->tokens, added, n, err);
-    if (!rc && end != CLIENT_NO_TOKEN && c->tokens.n > 0 && c->tokens.ids[c->tokens.n - 1] != end) {
-        rc = client_tokenizer_check(c->tokenizer, end, err);
-        rc = rc ? rc : client_tokens_add(&c->tokens, &end, 1, err);
-    }
+        rc = client_tokenizer_trail(&c->tokens, c->tokenizer, client_tokenizer_end(c->tokenizer), err);
     for (size_t i = first > 0 ? first : 1; !rc && i < c->tokens.n; i++)
         c->tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
     if (!rc && c->tokens.n < 2)

@@ -149,6 +149,12 @@ const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, 
 void client_tokenizer_led(struct client_tokenizer *tokenizer);
 int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *tokenizer, struct error *err);
 
+/* Behind the whole text that came after the two: appends client_tokenizer_ends, unless it is a single token that the text
+ * spells itself as its last one; then end, unless that is the last token already. end: client_tokenizer_end, the last of
+ * client_tokenizer_ends, or CLIENT_NO_TOKEN for none. -EINVAL: the model's table lacks it; -ENOMEM. */
+int client_tokenizer_trail(struct client_tokens *out, const struct client_tokenizer *tokenizer, uint32_t end,
+                           struct error *err);
+
 /* Two texts in one row, as the tokenizer's post-processor joins them: [CLS] A [SEP] B [SEP] of BERT,
  * <s> A </s></s> B </s> of RoBERTa. */
 enum { CLIENT_PAIR_MOST = 4 }; /* tokens in one place */

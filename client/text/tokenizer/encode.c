@@ -259,6 +259,12 @@ static size_t led_bytes(bool *waits, const struct client_tokenizer *t, const cha
     return at;
 }
 
+/* No other tokens are told apart: what is kept of a text would differ for nothing. */
+static uint32_t final_of(const struct client_tokenizer *t, uint32_t id)
+{
+    return id == t->end || (t->n_ends[1] > 0 && id == t->ends[1][t->n_ends[1] - 1]) ? id : CLIENT_NO_TOKEN;
+}
+
 int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
                           size_t n, bool last, struct error *err)
 {
@@ -270,9 +276,12 @@ int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client
         return 0;
     t->work.led = false;
     t->work.begun = t->work.begun || from > 0;
+    const size_t before = out->n;
     int rc = encode(out, used, t, 0, (struct tokenizer_segment){text, from, n, last, !t->work.begun}, err);
 
     t->work.begun = t->work.begun || *used > 0;
+    if (out->n > before)
+        t->work.final = final_of(t, out->ids[out->n - 1]);
     if (rc || last)
         tokenizer_forget(&t->work);
     return rc;
@@ -283,7 +292,7 @@ int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client
 /* In front of the texts that are held. Compared byte by byte, so it is zeroed first. */
 struct head {
     size_t n[2];
-    uint32_t before[2];
+    uint32_t before[2], final;
     uint8_t begun[2], first[2], text_begun, text_led;
 };
 
@@ -294,7 +303,7 @@ int client_tokenizer_save(struct client_text *out, const struct client_tokenizer
     int rc;
 
     memset(&head, 0, sizeof head);
-    head.text_begun = t->work.begun, head.text_led = t->work.led;
+    head.text_begun = t->work.begun, head.text_led = t->work.led, head.final = t->work.final;
     for (unsigned level = 0; level < 2; level++) {
         head.n[level] = held[level].text.n;
         head.before[level] = held[level].before;
@@ -324,13 +333,14 @@ int client_tokenizer_restore(struct client_tokenizer *t, const struct client_tex
         held->begun = head.begun[level];
         held->first = head.first[level];
     }
-    t->work.begun = head.text_begun, t->work.led = head.text_led;
+    t->work.begun = head.text_begun, t->work.led = head.text_led, t->work.final = head.final;
     return rc;
 }
 
 void client_tokenizer_restart(struct client_tokenizer *t)
 {
     tokenizer_forget(&t->work);
+    t->work.final = CLIENT_NO_TOKEN;
 }
 
 void client_tokenizer_watch(struct client_tokenizer *t, const struct client_watch *watch)
@@ -348,7 +358,8 @@ void tokenizer_work_allow(struct tokenizer_work *work, size_t n)
 
 int tokenizer_work_init(struct tokenizer_work *work, struct error *err)
 {
-    *work = (struct tokenizer_work){.cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *work->cache)};
+    *work = (struct tokenizer_work){.cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *work->cache),
+                                    .final = CLIENT_NO_TOKEN};
     int rc = tokenizer_matcher_init(&work->matcher, err);
 
     tokenizer_work_allow(work, 0);

@@ -268,12 +268,28 @@ size_t client_tokenizer_n_spelled(const struct client_tokenizer *t)
 void client_tokenizer_led(struct client_tokenizer *t)
 {
     t->work.led = t->n_ends[0] > 0;
+    t->work.final = CLIENT_NO_TOKEN;
 }
 
 int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *t, struct error *err)
 {
     client_tokenizer_led(t);
     return client_tokens_add(out, t->ends[0], t->n_ends[0], err);
+}
+
+int client_tokenizer_trail(struct client_tokens *out, const struct client_tokenizer *t, uint32_t end, struct error *err)
+{
+    uint32_t last = t->work.final;
+    int rc = 0;
+
+    if (t->n_ends[1] > 0 && (t->n_ends[1] > 1 || last != t->ends[1][0])) {
+        last = t->ends[1][t->n_ends[1] - 1];
+        rc = client_tokens_add(out, t->ends[1], t->n_ends[1], err);
+    }
+    if (rc || end == CLIENT_NO_TOKEN || last == end)
+        return rc;
+    rc = client_tokenizer_check(t, end, err);
+    return rc ? rc : client_tokens_add(out, &end, 1, err);
 }
 
 const uint32_t *client_tokenizer_ends(const struct client_tokenizer *t, size_t *n)

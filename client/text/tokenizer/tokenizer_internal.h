@@ -170,11 +170,12 @@ struct tokenizer_work {
     struct tokenizer_matcher matcher;
     uint64_t grows; /* bytes by which changes may still lengthen the text */
     struct tokenizer_held held[2];
-    struct tokenizer_marks *marks;                   /* NULL, but for client_tokenizer_encode_marked */
-    size_t n_spelled;                                /* by the last text of client_tokenizer_encode_marked */
-    bool begun;                                      /* some of the whole text has been used */
-    bool led;                                        /* the text comes behind ends[0] */
-    struct client_text between[2];                   /* between two changes */
+    struct tokenizer_marks *marks; /* NULL, but for client_tokenizer_encode_marked */
+    size_t n_spelled;              /* by the last text of client_tokenizer_encode_marked */
+    bool begun;                    /* some of the whole text has been used */
+    bool led;                      /* the text comes behind ends[0] */
+    uint32_t final;                /* the text's last token, if it is one that would follow it; else CLIENT_NO_TOKEN */
+    struct client_text between[2]; /* between two changes */
     struct client_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
 };
 

@@ -75,6 +75,16 @@ static void add_ends(struct client_tokens *out, const struct client_tokenizer *t
     ck_assert_int_eq(client_tokens_add(out, ids, n, NULL), 0);
 }
 
+/* A text that spells the token that the tokenizer puts behind it has it once. */
+static void end_text(struct client_tokens *out, const struct client_tokenizer *t)
+{
+    size_t n;
+    const uint32_t *ids = client_tokenizer_ends(t, &n);
+
+    if (n != 1 || out->ids[out->n - 1] != ids[0])
+        add_ends(out, t, false);
+}
+
 /* A text that spells what the tokenizer puts before it has it once. */
 static bool begins_itself(const struct client_tokenizer *t, const json_t *ids)
 {
@@ -100,7 +110,7 @@ static struct sample sample_of(struct client_tokenizer *t, const char *name, boo
         const uint32_t end = END;
         if (marked && i > 0) {
             s.text[s.n++] = (char)CLIENT_DATA_MARK;
-            add_ends(&s.tokens, t, false);
+            end_text(&s.tokens, t);
             client_tokens_add(&s.tokens, &end, 1, NULL);
         }
         memcpy(s.text + s.n, json_string_value(text), json_string_length(text));
@@ -120,7 +130,7 @@ static struct sample sample_of(struct client_tokenizer *t, const char *name, boo
         add_ends(&s.tokens, t, true);
         ck_assert_int_eq(client_tokenizer_encode(&s.tokens, &used, t, s.text, s.n, true, NULL), 0);
     }
-    add_ends(&s.tokens, t, false);
+    end_text(&s.tokens, t);
     json_decref(json);
     return s;
 }
@@ -156,6 +166,51 @@ TEST_EACH(text_in_pieces_has_the_tokens_of_the_whole_text, 2 * COUNT(names))
 
 /* Otherwise threads would be of no use. parts1 and parts4 need all of a text at once (Replace of an expression, of two
  * characters), and a word of parts3 ends with a hyphen. */
+#define E    "<|endoftext|>"
+#define MARK "\xFF" /* CLIENT_DATA_MARK */
+
+/* A document that ends with the token that would follow it, however the text comes. */
+TEST(an_end_token_that_a_document_has_is_not_made_twice)
+{
+    struct client_tokenizer *t = tokenizer_open_fixture("qwen", NULL);
+    const uint32_t end = client_tokenizer_end(t);
+    const struct client_data_file file = {.path = (char[]){"text"}, .marked = true};
+    const struct client_pieces_options options = {
+        .tokenizer = t, .file = &file, .end = end, .n_threads = 3, .piece_bytes = 9, .overlap_bytes = 4};
+    static const char text[] = "fox" E MARK "fox" E "\xC3" MARK E MARK "fox" E E MARK "fox" E " ";
+    struct client_tokens got = {0}, fox = {0}, part = {0}, blank = {0}, want = {0};
+    uint64_t n_alone;
+    size_t used;
+
+    ck_assert_int_eq(client_tokenizer_encode(&fox, &used, t, "fox", 3, true, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_encode(&blank, &used, t, " ", 1, true, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_encode_word(&part, t, "\xC3", 1, NULL), 0);
+    for (int i = 0; i < 5; i++) {
+        if (i != 2)
+            client_tokens_add(&want, fox.ids, fox.n, NULL);
+        client_tokens_add(&want, &end, 1, NULL);
+        if (i == 1) /* a character cut off is the last token */
+            client_tokens_add(&want, part.ids, part.n, NULL);
+        if (i == 1)
+            client_tokens_add(&want, &end, 1, NULL);
+        if (i == 3) /* the writer's own second one */
+            client_tokens_add(&want, &end, 1, NULL);
+        if (i == 4)
+            client_tokens_add(&want, blank.ids, blank.n, NULL);
+    }
+    for (size_t block = 1; block < 80; block++) {
+        got.n = 0;
+        ck_assert_int_eq(in_blocks(&got, &options, text, sizeof text - 1, block, &n_alone, NULL), 0);
+        is_same(&got, &want, print("blocks of %zu", block));
+    }
+    free(got.ids);
+    free(fox.ids);
+    free(part.ids);
+    free(blank.ids);
+    free(want.ids);
+    client_tokenizer_close(t);
+}
+
 TEST_EACH(pieces_of_ordinary_text_join, COUNT(names))
 {
     enum { N = 64 << 10 };

@@ -5,6 +5,7 @@
  * "trained": "0011..."}, or {"error": "..."}. */
 #include "client/text/conversation.h"
 #include "client/text/utf8.h"
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -247,6 +248,32 @@ TEST_EACH(what_messages_spell_is_counted_or_parsed, 2)
     json_decref(conversation);
     json_decref(side);
     json_decref(tokens);
+}
+
+/* bert.json puts [SEP], 3, behind a text, and it ends a text by tokenizer_config.json. */
+TEST(a_completion_that_spells_its_end_token_has_it_once)
+{
+    static const char *const completions[] = {"the fox", "the fox[SEP]", "the fox[SEP][SEP]"};
+    char *text = processes_read(TESTS_DIR "/fixtures/tokenizers/bert.json");
+    json_t *side = json_pack("{ss, ss}", "tokenizer.json", text, "tokenizer_config.json", "{\"eos_token\": \"[SEP]\"}");
+    struct client_conversations *c;
+    struct client_tokenizer *t;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, side, NULL, 65536, NULL), 0);
+    ck_assert_int_eq(client_conversations_open(&c, t, side, NULL, EPS_TRAIN_ON_ANSWERS, NULL), 0);
+    for (int i = 0; i < COUNT(completions); i++) {
+        json_t *row = json_pack("{ss, ss}", "prompt", "a ", "text", completions[i]), *rows = encode(c, row), *id;
+        unsigned n = 0;
+        size_t k;
+        json_array_foreach(json_object_get(json_array_get(rows, 0), "ids"), k, id) n += json_integer_value(id) == 3;
+        ck_assert_uint_eq(n, i < 2 ? 1 : 2); /* the writer's own second one */
+        json_decref(rows);
+        json_decref(row);
+    }
+    client_conversations_close(c);
+    client_tokenizer_close(t);
+    json_decref(side);
+    free(text);
 }
 
 /* ---- Tokens of places ---- */

@@ -1,5 +1,5 @@
 /* Added tokens outside the model's table, such as [PAD] = 32000 of a vocabulary of 32000: a text that has one is refused,
- * and every other text is encoded. And begin tokens that a text has already. */
+ * and every other text is encoded. And begin and end tokens that a text has already. */
 #include "tests/kit/fixtures/tokenizer.h"
 #include "tests/kit/test.h"
 
@@ -145,5 +145,46 @@ TEST_EACH(a_begin_token_that_the_text_has_is_not_made_twice, COUNT(led))
     }
     free(want.ids);
     free(rest.ids);
+    client_tokenizer_close(t);
+}
+
+/* ---- End tokens ---- */
+
+/* bert.json puts [SEP] behind each text, t5.json </s>; qwen.json nothing, and <|endoftext|> ends a text. */
+static const struct {
+    const char *tokenizer, *text, *alone; /* alone: what comes before the one end token */
+} trailed[] = {
+    {"bert", "the fox", "the fox"},
+    {"bert", "the fox[SEP]", "the fox"},
+    {"bert", "the [SEP] fox", "the [SEP] fox"},
+    {"bert", "[SEP][SEP]", "[SEP]"}, /* the writer's own second one */
+    {"bert", "", ""},
+    {"t5", "the fox</s>", "the fox"},
+    {"qwen", "fox<|endoftext|>", "fox"},
+    {"qwen", "<|endoftext|>", ""},
+    {"qwen", "fox<|endoftext|> ", "fox<|endoftext|> "},
+    {"qwen", "fox<|im_end|>", "fox<|im_end|>"},
+    {"qwen", "fox<|endoftext", "fox<|endoftext"},
+};
+
+/* As TRL, which appends eos_token to a text that does not end with it. */
+TEST_EACH(an_end_token_that_the_text_has_is_not_made_twice, COUNT(trailed))
+{
+    struct client_tokenizer *t = tokenizer_open_fixture(trailed[_i].tokenizer, NULL);
+    size_t n;
+    const uint32_t *ends = client_tokenizer_ends(t, &n), end = n > 0 ? ends[n - 1] : client_tokenizer_end(t);
+    struct client_tokens before = encode_led(t, "x</s><|endoftext|>[SEP]", SIZE_MAX, true), /* not this text's */
+        want = encode_led(t, trailed[_i].alone, SIZE_MAX, true);
+
+    ck_assert_int_eq(client_tokens_add(&want, &end, 1, NULL), 0);
+    for (size_t step = 1; step < 60; step += step < 20 ? 1 : 13) {
+        struct client_tokens got = encode_led(t, trailed[_i].text, step, true);
+        ck_assert_int_eq(client_tokenizer_trail(&got, t, end, NULL), 0);
+        ck_assert_uint_eq(got.n, want.n);
+        ck_assert_int_eq(memcmp(got.ids, want.ids, want.n * sizeof *want.ids), 0);
+        free(got.ids);
+    }
+    free(before.ids);
+    free(want.ids);
     client_tokenizer_close(t);
 }
