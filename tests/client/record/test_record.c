@@ -26,7 +26,7 @@ static struct eps_train_options resolved(void)
     o.order = EPS_SEQUENTIAL, o.separator = EPS_SEPARATOR_EOS, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19,
     o.save_every = 0, o.save_minutes = 0.25, o.keep = 5;
     o.eval_tokens = 23, o.patience = 29;
-    o.train_on = EPS_TRAIN_ON_LAST, o.long_rows = EPS_LONG_DROP, o.pack = true;
+    o.train_on = EPS_TRAIN_ON_LAST, o.split_special_tokens = EPS_SPLIT_NO, o.long_rows = EPS_LONG_DROP, o.pack = true;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.master = EPS_MASTER_NONE, o.sums = EPS_BF16;
