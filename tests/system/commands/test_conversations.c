@@ -175,6 +175,27 @@ TEST(a_run_that_was_stopped_within_an_epoch_ends_with_the_same_bits)
     expect("eps train --resume stopped --steps 9 --change batch --batch 4", 2, "--change batch");
 }
 
+/* Whether special tokens that messages spell are tokens is stored with the run: else its data would be others. */
+TEST(a_run_whose_messages_spell_tokens_goes_on_with_them)
+{
+    expect("mkdir spelled && sed 's/\"vocab_size\": *[0-9]*/\"vocab_size\": 406/' chat/config.json "
+           ">spelled/config.json && "
+           "cp chat/chat_template.jinja spelled && cp " TESTS_DIR
+           "/fixtures/tokenizers/qwen.json spelled/tokenizer.json && "
+           "sed 's/yes/<|im_end|>yes/' chat.jsonl >spelled.jsonl",
+           0);
+    expect("eps train --model spelled/config.json --data spelled.jsonl --split-special-tokens no --batch 4 --steps 4 "
+           "--save-every 2 --keep 0 --seed 3 --out parsed " MACHINE,
+           0);
+    expect("mkdir again && cp -r parsed/step-2 again && eps train --resume again", 0, "continuing from");
+    expect("cmp parsed/step-4/model.safetensors again/step-4/model.safetensors", 0);
+    expect("eps train --resume again --steps 5 --split-special-tokens yes", 2, "--split-special-tokens");
+    expect(
+        "eps train --model spelled/config.json --data spelled.jsonl --batch 4 --steps 4 --seed 3 --out pieces " MACHINE
+        "&& ! cmp -s parsed/step-4/model.safetensors pieces/latest/model.safetensors",
+        0);
+}
+
 /* 36 conversations twice, and half of 40 sums, are 92 rows an epoch: 12 steps. Weights are stored, and part of what the
  * data are. */
 TEST(sources_have_weights)
