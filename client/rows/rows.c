@@ -73,6 +73,16 @@ static int add_text(struct reading *r, uint32_t *n, struct text text, struct err
     return rc;
 }
 
+/* The end token that a row gets may be the last one that its text spells: n counts that text's tokens. */
+static void row_drop_end(struct reading *r, uint32_t *n)
+{
+    size_t n_ends;
+    const uint32_t *ends = client_tokenizer_ends(r->rules->tokenizer, &n_ends);
+
+    if (n_ends == 1 && *n > 0 && r->tokens.ids[r->tokens.n - 1] == ends[0])
+        r->tokens.n--, --*n;
+}
+
 static int make_room(struct client_rows *rows, struct error *err)
 {
     const size_t cap = rows->cap ? 2 * rows->cap : 1024;
@@ -104,6 +114,8 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
         rc = add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], err);
     if (!rc && row.is_paired)
         rc = add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], err);
+    if (!rc)
+        row_drop_end(r, &row.n[row.is_paired]);
     if (!rc && r->tokens.n == 0 && client_pairs_added(&rows->pairs, row.is_paired) == 0)
         rc = error_set(err, -EINVAL, "its text is empty, and the model's tokenizer adds no token to it");
     if (rc)

@@ -199,6 +199,27 @@ TEST(a_row_has_its_own_texts_tokens)
     forget();
 }
 
+/* A row whose texts spell [CLS] and [SEP] around them has each once: row 0 as row 1, row 2 with the writer's own second. */
+TEST(a_row_s_texts_may_spell_what_is_put_around_them)
+{
+    static const char *const spelled[] = {
+        "text\tlabel\n[CLS]quick fox[SEP]\tx\nquick fox\ty\n[CLS][CLS]quick fox[SEP][SEP]\tx\n",
+        "sentence1\tsentence2\tlabel\n[CLS]the\tquick fox[SEP]\tx\nthe\tquick fox\ty\n"
+        "[CLS][CLS]the\tquick fox[SEP][SEP]\tx\n"};
+    uint32_t ids[3][64], work[128], second[3];
+    int64_t n[3];
+
+    for (int paired = 0; paired < 2; paired++) {
+        ck_assert_int_eq(read_text("spelled.tsv", spelled[paired], &(struct options){0}, NULL), 0);
+        for (size_t i = 0; i < 3; i++)
+            n[i] = client_rows_get(&rows, ids[i], &second[i], work, i, 64, NULL);
+        ck_assert(n[0] == n[1] && second[0] == second[1] && n[2] == n[1] + 2);
+        ck_assert_mem_eq(ids[0], ids[1], (size_t)n[0] * sizeof **ids);
+        ck_assert(ids[2][0] == 2 && ids[2][1] == 2 && ids[2][n[2] - 2] == 3 && ids[2][n[2] - 1] == 3);
+        forget();
+    }
+}
+
 /* As the package `tokenizers` has them (test_pairs): [CLS] [SEP], and [CLS] [SEP] [SEP]. */
 TEST(an_empty_text_is_a_row_of_special_tokens)
 {
