@@ -9,15 +9,13 @@
 enum { COLUMNS = 1024 }; /* summed at a time */
 
 /* "h.0.attn.c_attn.lora_A.weight" of "h.0.attn.c_attn.weight". NULL: there is none. */
-static const struct safetensors_entry *find(const struct model *model, const struct weights *weights, uint32_t tensor,
-                                            const char *which)
+static const struct model_tensor *find(const struct model *model, uint32_t tensor, const char *which)
 {
     const char *name = model->tensors[tensor].name, *dot = strrchr(name, '.');
     char other[2 * sizeof model->tensors->name];
 
     snprintf(other, sizeof other, "%.*s.%s.weight", (int)(dot - name), name, which);
-    const struct model_tensor *found = strcmp(dot, ".weight") == 0 ? model_find(model, other) : NULL;
-    return found ? weights->entries[found - model->tensors] : NULL;
+    return strcmp(dot, ".weight") == 0 ? model_find(model, other) : NULL;
 }
 
 /* Reads a matrix (rows, columns), or its transpose. Owned; NULL with *rc. */
@@ -42,16 +40,18 @@ int client_merge_open(struct client_merge *out, const struct model *model, const
                       uint32_t tensor, struct error *err)
 {
     *out = (struct client_merge){0};
-    const struct safetensors_entry *a = tensor == MERGE_NONE ? NULL : find(model, weights, tensor, "lora_A");
-    const struct safetensors_entry *b = a ? find(model, weights, tensor, "lora_B") : NULL;
+    const struct model_tensor *of_a = tensor == MERGE_NONE ? NULL : find(model, tensor, "lora_A");
+    const struct model_tensor *of_b = of_a ? find(model, tensor, "lora_B") : NULL;
+    const struct safetensors_entry *a = of_b ? weights->entries[of_a - model->tensors] : NULL;
+    const struct safetensors_entry *b = of_b ? weights->entries[of_b - model->tensors] : NULL;
     int rc = 0;
 
-    if (!b)
+    if (!a || !b)
         return 0;
     const bool in_out = model_is_in_out(model, model->tensors[tensor].name);
     *out = (struct client_merge){.rank = a->shape[0],
                                  .columns = in_out ? b->shape[0] : a->shape[1],
-                                 .factor = model->config.adapter.factor};
+                                 .factor = model_adapter_factor(model, (uint32_t)(of_a - model->tensors))};
     out->left = read_matrix(in_out ? a : b, in_out, &rc, err);
     out->right = read_matrix(in_out ? b : a, in_out, &rc, err);
     return rc;

@@ -27,15 +27,12 @@ bool client_adapter_is_in(const char *directory)
 
 /* Keys that change what an adapter computes, or which tensors it has, unless they are off. */
 static const char *const unsupported[] = {"alora_invocation_tokens",
-                                          "alpha_pattern",
                                           "arrow_config",
                                           "kasa_config",
                                           "layer_replication",
-                                          "layers_to_transform",
                                           "lora_bias",
                                           "megatron_config",
                                           "monteclora_config",
-                                          "rank_pattern",
                                           "target_parameters",
                                           "trainable_token_indices",
                                           "use_bdlora",
@@ -174,7 +171,8 @@ static int write_config(struct client_model *model, const json_t *config, struct
 
 static int set_side(struct client_model *model, const json_t *peft, struct error *err)
 {
-    char *text = dump_json(NULL, peft, &(struct dump_form){.indent = "  ", .sorted = true});
+    char *text =
+        dump_json(NULL, peft, &(struct dump_form){.indent = "  "}); /* of patterns the first counts that fits */
 
     if (!model->side)
         model->side = json_object();
@@ -239,16 +237,18 @@ static int check_tied(bool *unties, const struct client_model *model, const json
 /* The value of the config's key, borrowed; made of peft if the config has none. */
 static json_t *make_key(const struct client_model *model, json_t *config, json_t *peft, struct error *err)
 {
-    json_t *key = json_object_get(config, ADAPTER_KEY), *modules;
+    json_t *key = json_object_get(config, ADAPTER_KEY), *resolved;
     bool in_out, unties;
 
     if (key)
         return key;
     if (check_tied(&unties, model, peft, err))
         return NULL;
-    if (client_adapter_resolve(&modules, &in_out, &model->config, peft, false, err))
+    if (client_adapter_resolve(&resolved, &in_out, &model->config, peft, false, err))
         return NULL;
-    key = json_pack("{s:o, s:o}", "peft", json_deep_copy(peft), "modules", modules);
+    key = json_pack("{s:o}", "peft", json_deep_copy(peft));
+    json_object_update(key, resolved);
+    json_decref(resolved);
     if (json_object_set_new(config, ADAPTER_KEY, key) == 0 &&
         (!unties || (json_object_set_new(key, "unties", json_true()) == 0 &&
                      json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)))
@@ -448,9 +448,9 @@ static json_t *make_peft(const struct client_model *model, const struct lora *lo
 
 static int add(struct client_model *model, const struct lora *lora, struct error *err)
 {
-    json_t *peft = make_peft(model, lora, err), *modules = NULL;
+    json_t *peft = make_peft(model, lora, err), *key = NULL;
     bool in_out;
-    int rc = peft ? client_adapter_resolve(&modules, &in_out, &model->config, peft, true, err)
+    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, peft, true, err)
                   : error_set(err, -ENOMEM, "out of memory");
 
     if (rc == -EINVAL) {
@@ -460,8 +460,8 @@ static int add(struct client_model *model, const struct lora *lora, struct error
     if (!rc && in_out)
         json_object_set_new(peft, "fan_in_fan_out", json_true());
     if (!rc && json_is_string(lora->targets))
-        json_object_set_new(peft, "target_modules", last_parts(modules));
-    json_decref(modules);
+        json_object_set_new(peft, "target_modules", last_parts(json_object_get(key, "modules")));
+    json_decref(key);
     if (!rc)
         rc = client_adapter_set(model, peft, model->directory, err);
     json_decref(peft);

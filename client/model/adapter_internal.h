@@ -4,10 +4,49 @@
 
 #include "client/model/adapter.h"
 
-/* Resolves target_modules of an adapter in a model without one: *modules, a list of linear maps' names within their layers,
- * owned; and whether their weights are (in, out), PEFT's fan_in_fan_out. strict: each target must match. -EINVAL with a
- * sentence that says which names there are. */
-int client_adapter_resolve(json_t **modules, bool *in_out, const struct model_config *config, const json_t *peft,
+struct client_adapter_pattern;
+
+struct client_adapter_patterns {
+    struct client_adapter_pattern *at; /* (n) owned */
+    size_t n;
+};
+
+struct client_adapter_names {
+    const json_t *list;                      /* NULL: the pattern, or all */
+    struct client_adapter_patterns patterns; /* none: all */
+};
+
+/* What an adapter_config.json says of modules by their names. */
+struct client_adapter_targets {
+    struct client_adapter_names targets, excluded;
+    bool excludes;
+    const json_t *saved;                           /* modules_to_save */
+    const json_t *layers;                          /* layers_to_transform: a number or a list; NULL: all layers */
+    struct client_adapter_patterns layer_patterns; /* the first that fits has a block's number in its group "idx" */
+    struct client_adapter_patterns ranks, alphas;  /* of modules that have others than these: */
+    double rank, alpha;
+    bool used[ADAPTER_MAPS]; /* of the list of targets: it matched */
+    const char *unanswered;  /* the key of a pattern that gave no answer in time; NULL: there is none */
+};
+
+/* Borrows peft, which must outlive it. -EINVAL with a sentence. Undo: client_adapter_targets_close. */
+int client_adapter_targets_open(struct client_adapter_targets *out, const json_t *peft, struct error *err);
+void client_adapter_targets_close(struct client_adapter_targets *targets);
+
+/* True within a module that is trained as a whole. */
+bool client_adapter_is_saved(const struct client_adapter_targets *targets, const char *name);
+
+struct client_adapter_map {
+    double rank, alpha; /* rank 0: it is not adapted */
+};
+
+/* How the linear map of this name, "model.layers.0.self_attn.q_proj", is adapted, unless it is saved. */
+struct client_adapter_map client_adapter_find(struct client_adapter_targets *targets, const char *name);
+
+/* Resolves which linear maps of a model without an adapter have one, and how: *key, the keys beside peft in config.json
+ * (proto/model/adapter.h), owned; and whether the maps' weights are (in, out), PEFT's fan_in_fan_out. strict: each target must
+ * match. -EINVAL with a sentence that says which names there are. */
+int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const json_t *peft,
                            bool strict, struct error *err);
 
 /* A number that tells bases apart: of the names, shapes and some values of all tensors in the first n files, however they are

@@ -1,139 +1,126 @@
-/* Which linear maps an adapter's target_modules name, and which base its files are. */
-#define PCRE2_CODE_UNIT_WIDTH 8
+/* Which linear maps of a model an adapter_config.json adapts, block by block, and which base the adapter's files are of.
+ *
+ * The maps are seen from the bottom up. Each block gives a row: the rank and alpha of each map that it has; so do all layers
+ * outside of blocks together. Rows that differ are the forms of config.json's key. Where every row says the same as peft does,
+ * the key has none. */
 #include "client/model/adapter_internal.h"
-
 #include "proto/model/checkpoint.h"
 
 #include <errno.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-enum { STEMS = 32, STEPS = 100000 /* of a pattern, for one name */, SAMPLE = 64 /* values of a tensor */ };
-
-/* Names, or a pattern. */
-struct targets {
-    const json_t *names; /* a list; NULL: the pattern, or all */
-    pcre2_code *pattern; /* NULL: all */
-};
+enum { SAMPLE = 64 /* values of a tensor */ };
 
 /* A linear map of one name, in all layers. */
 struct stem {
     char name[PROGRAM_NAME_BYTES];
-    unsigned n, n_matched;
+    unsigned n, n_matched, n_plain; /* plain: adapted with peft's own rank and alpha */
     bool in_out;
 };
 
-struct resolving {
-    struct targets targets, excluded;
-    const json_t *saved; /* modules_to_save */
-    bool used[STEMS];    /* of the first targets: it matched */
-    struct stem stems[STEMS];
-    unsigned n_stems;
+struct row {
+    struct client_adapter_map of[ADAPTER_MAPS]; /* of each stem */
 };
 
-static int open_targets(struct targets *out, const char *key, const json_t *value, struct error *err)
-{
-    const char *text = json_string_value(value);
-    PCRE2_SIZE where;
-    int code;
+struct resolving {
+    struct client_adapter_targets targets;
+    struct stem stems[ADAPTER_MAPS];
+    unsigned n_stems;
+    struct row forms[ADAPTER_FORMS];
+    unsigned n_forms;
+    struct row block;  /* the one that is being seen */
+    uint32_t n_blocks; /* that one included */
+    struct row outside;
+    bool has_outside[ADAPTER_MAPS]; /* layers in no block have this map */
+    uint8_t of[ADAPTER_BLOCKS];
+    struct error *err;
+};
 
-    *out = (struct targets){.names = json_is_array(value) ? value : NULL};
-    if (out->names || !text || strcasecmp(text, "all-linear") == 0)
-        return 0;
-    out->pattern =
-        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &where, NULL);
-    return out->pattern ? 0
-                        : error_set(err, -EINVAL, "%s is %.100s: no list of names, and no pattern either", key, text);
+/* ---- what blocks have ---- */
+
+static int row_take(uint8_t *form, struct resolving *r, const struct row *row)
+{
+    unsigned i = 0;
+
+    while (i < r->n_forms && memcmp(&r->forms[i], row, sizeof *row) != 0)
+        i++;
+    if (i == ADAPTER_FORMS)
+        return error_set(r->err, -EINVAL,
+                         "its layers are adapted in more than %d ways: use fewer different ranks, or alphas",
+                         ADAPTER_FORMS);
+    if (i == r->n_forms)
+        r->forms[r->n_forms++] = *row;
+    *form = (uint8_t)i;
+    return 0;
 }
 
-static bool fits(pcre2_code *pattern, const char *name)
+/* Ends the block that was seen last. */
+static int block_end(struct resolving *r)
 {
-    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
-    pcre2_match_context *context = pcre2_match_context_create(NULL);
-    bool found = false;
+    const int rc = r->n_blocks > 0 ? row_take(&r->of[r->n_blocks - 1], r, &r->block) : 0;
 
-    if (data && context && pcre2_set_match_limit(context, STEPS) == 0)
-        found = pcre2_match(pattern, (PCRE2_SPTR)name, PCRE2_ZERO_TERMINATED, 0, 0, data, context) >= 0;
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
-    return found;
+    r->block = (struct row){0};
+    return rc;
 }
 
-/* As PEFT: the name, or its end behind a dot. */
-static bool is_end(const char *name, const char *end)
+/* The place of a map's name among those seen; ADAPTER_MAPS: there is no room for it. */
+static unsigned stem_place(struct resolving *r, const struct model_linear *linear)
 {
-    const size_t n = strlen(name), m = end ? strlen(end) : 0;
+    unsigned i = 0;
 
-    return m > 0 && m <= n && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
-}
-
-/* used: marks the targets that match; or NULL. */
-static bool matches(const struct targets *targets, const char *name, bool used[STEMS])
-{
-    bool any = false;
-    size_t i;
-    json_t *item;
-
-    if (!targets->names)
-        return !targets->pattern || fits(targets->pattern, name);
-    json_array_foreach((json_t *)(uintptr_t)targets->names, i, item)
-    {
-        if (!is_end(name, json_string_value(item)))
-            continue;
-        any = true;
-        if (used && i < STEMS)
-            used[i] = true;
+    while (i < r->n_stems &&
+           (strlen(r->stems[i].name) != linear->n_stem || strncmp(r->stems[i].name, linear->stem, linear->n_stem) != 0))
+        i++;
+    if (i == r->n_stems && i < ADAPTER_MAPS) {
+        r->stems[i] = (struct stem){.in_out = linear->in_out};
+        snprintf(r->stems[i].name, sizeof r->stems[i].name, "%.*s", (int)linear->n_stem, linear->stem);
+        r->n_stems++;
     }
-    return any;
+    return i;
 }
 
-/* True within a module that is trained as a whole. */
-static bool is_saved(const json_t *saved, const char *name)
+static bool is_same(const struct client_adapter_map *a, const struct client_adapter_map *b)
 {
-    char inside[128];
-    size_t i;
-    json_t *item;
-
-    snprintf(inside, sizeof inside, "%s.weight", name);
-    json_array_foreach((json_t *)(uintptr_t)saved, i, item)
-    {
-        if (json_is_string(item) && program_adapter_holds(json_string_value(item), inside))
-            return true;
-    }
-    return false;
+    return memcmp(a, b, sizeof *a) == 0;
 }
 
 static int on_linear(void *data, const struct model_linear *linear)
 {
     struct resolving *r = data;
+    const bool in_block = linear->layer->kind == MODEL_BLOCK;
     char name[sizeof((struct model_tensor *)0)->name];
-    unsigned i = 0;
+    int rc = 0;
 
     snprintf(name, sizeof name, "%.*s", (int)linear->n, linear->name);
-    if (is_saved(r->saved, name))
-        return 0;
-    while (i < r->n_stems &&
-           (strlen(r->stems[i].name) != linear->n_stem || strncmp(r->stems[i].name, linear->stem, linear->n_stem) != 0))
-        i++;
-    if (i == STEMS)
-        return -E2BIG;
-    struct stem *stem = &r->stems[i];
-    if (i == r->n_stems) {
-        *stem = (struct stem){.in_out = linear->in_out};
-        snprintf(stem->name, sizeof stem->name, "%.*s", (int)linear->n_stem, linear->stem);
-        r->n_stems++;
+    while (!rc && in_block && r->n_blocks <= linear->layer->index) {
+        rc = block_end(r);
+        r->n_blocks++;
     }
-    const bool excluded = (r->excluded.names || r->excluded.pattern) && matches(&r->excluded, name, NULL);
-    stem->n++;
-    stem->n_matched += !excluded && matches(&r->targets, name, r->used);
+    if (rc || client_adapter_is_saved(&r->targets, name))
+        return rc;
+    const unsigned i = stem_place(r, linear);
+    if (i == ADAPTER_MAPS)
+        return error_set(r->err, -EINVAL, "this model has too many linear maps");
+    const struct client_adapter_map map = client_adapter_find(&r->targets, name);
+    r->stems[i].n++;
+    r->stems[i].n_matched += map.rank > 0;
+    r->stems[i].n_plain += is_same(&map, &(struct client_adapter_map){r->targets.rank, r->targets.alpha});
+    if (in_block) {
+        r->block.of[i] = map;
+        return 0;
+    }
+    if (r->has_outside[i] && !is_same(&map, &r->outside.of[i]))
+        return error_set(r->err, -EINVAL, "%s is adapted in another way than a map of this name in another layer",
+                         name);
+    r->has_outside[i] = true;
+    r->outside.of[i] = map;
     return 0;
 }
 
 /* ": its linear maps are attn.c_attn, mlp.c_fc and mlp.c_proj; all-linear means all of them". */
-static int refuse(struct error *err, const struct resolving *r, const char *target)
+static int refuse_target(struct error *err, const struct resolving *r, const char *target)
 {
     error_set(err, -EINVAL, "the target %.60s matches no linear map that can be adapted here: these are", target);
     for (unsigned i = 0; i < r->n_stems; i++)
@@ -148,49 +135,108 @@ static int check_used(const struct resolving *r, bool strict, struct error *err)
     size_t i;
     json_t *item;
 
-    for (unsigned s = 0; s < r->n_stems; s++) {
-        const struct stem *stem = &r->stems[s];
-        any |= stem->n_matched > 0;
-        if (stem->n_matched > 0 && stem->n_matched < stem->n)
-            return error_set(err, -EINVAL,
-                             "the targets match %s in %u of %u layers, and an adapter must have it in all of them",
-                             stem->name, stem->n_matched, stem->n);
-    }
-    json_array_foreach((json_t *)(uintptr_t)r->targets.names, i, item)
+    if (r->targets.unanswered)
+        return error_set(err, -EINVAL, "%s has a pattern that takes too long to match: write it in a simpler way",
+                         r->targets.unanswered);
+    for (unsigned s = 0; s < r->n_stems; s++)
+        any |= r->stems[s].n_matched > 0;
+    json_array_foreach((json_t *)(uintptr_t)r->targets.targets.list, i, item)
     {
-        if (strict && i < STEMS && !r->used[i])
-            return refuse(err, r, json_is_string(item) ? json_string_value(item) : "(no name)");
+        if (strict && i < ADAPTER_MAPS && !r->targets.used[i])
+            return refuse_target(err, r, json_is_string(item) ? json_string_value(item) : "(no name)");
     }
-    return any ? 0 : refuse(err, r, "of this adapter");
+    return any ? 0 : refuse_target(err, r, "of this adapter");
 }
 
-int client_adapter_resolve(json_t **modules, bool *in_out, const struct model_config *config, const json_t *peft,
+/* ---- the key ---- */
+
+static json_t *row_json(const struct resolving *r, const struct row *row)
+{
+    json_t *out = json_array();
+
+    for (unsigned s = 0; s < r->n_stems; s++)
+        if (r->stems[s].n_matched > 0 && row->of[s].rank > 0)
+            json_array_append_new(out, json_pack("[I, f]", (json_int_t)row->of[s].rank, row->of[s].alpha));
+        else if (r->stems[s].n_matched > 0)
+            json_array_append_new(out, json_null());
+    return out;
+}
+
+/* True if maps are not all adapted as peft says in every layer that has them. */
+static bool maps_differ(const struct resolving *r)
+{
+    bool differ = false;
+
+    for (unsigned s = 0; s < r->n_stems; s++)
+        differ |= r->stems[s].n_matched > 0 && r->stems[s].n_plain < r->stems[s].n;
+    return differ;
+}
+
+static int add_forms(json_t *key, struct resolving *r, struct error *err)
+{
+    json_t *forms, *blocks;
+    uint8_t outside = 0;
+    bool any = false;
+    int rc = 0;
+
+    for (unsigned s = 0; s < r->n_stems; s++)
+        any |= r->has_outside[s];
+    if (any && (rc = row_take(&outside, r, &r->outside)) != 0)
+        return rc;
+    forms = json_array(), blocks = json_array();
+    for (unsigned i = 0; i < r->n_forms; i++)
+        json_array_append_new(forms, row_json(r, &r->forms[i]));
+    for (uint32_t i = 0; i < r->n_blocks; i++)
+        json_array_append_new(blocks, json_integer(r->of[i]));
+    rc = json_object_set_new(key, "forms", forms) | json_object_set_new(key, "blocks", blocks) |
+         json_object_set_new(key, "outside", json_integer(outside));
+    return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+static int resolving_key(json_t **key, bool *in_out, struct resolving *r, struct error *err)
+{
+    json_t *modules = json_array();
+    int rc = 0;
+
+    *key = json_pack("{s:o}", "modules", modules);
+    if (!*key)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i < r->n_stems; i++)
+        if (r->stems[i].n_matched > 0) {
+            *in_out |= r->stems[i].in_out;
+            json_array_append_new(modules, json_string(r->stems[i].name));
+        }
+    if (maps_differ(r) && (rc = add_forms(*key, r, err)) != 0) {
+        json_decref(*key);
+        *key = NULL;
+    }
+    return rc;
+}
+
+int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const json_t *peft,
                            bool strict, struct error *err)
 {
-    struct resolving r = {.saved = json_object_get(peft, "modules_to_save")};
-    const json_t *excluded = json_object_get(peft, "exclude_modules");
+    struct resolving *r = calloc(1, sizeof *r);
     struct model model;
-    int rc = open_targets(&r.targets, "target_modules", json_object_get(peft, "target_modules"), err);
 
-    *modules = NULL, *in_out = false;
-    if (!rc && excluded && !json_is_null(excluded))
-        rc = open_targets(&r.excluded, "exclude_modules", excluded, err);
-    if (!rc)
-        rc = model_init(&model, config, err);
-    if (!rc) {
-        rc = model_each_linear(&model, on_linear, &r) ? error_set(err, -EINVAL, "this model has too many linear maps")
-                                                      : check_used(&r, strict, err);
+    *key = NULL, *in_out = false;
+    if (!r)
+        return error_set(err, -ENOMEM, "out of memory");
+    r->err = err;
+    int rc = client_adapter_targets_open(&r->targets, peft, err);
+    if (!rc && (rc = model_init(&model, config, err)) == 0) {
+        rc = model_each_linear(&model, on_linear, r);
+        for (; !rc && r->n_blocks < config->n_layers; r->n_blocks++)
+            rc = block_end(r);
+        rc = rc ? rc : block_end(r);
         model_free(&model);
     }
-    if (!rc && !(*modules = json_array()))
-        rc = error_set(err, -ENOMEM, "out of memory");
-    for (unsigned i = 0; !rc && i < r.n_stems; i++)
-        if (r.stems[i].n_matched > 0) {
-            *in_out |= r.stems[i].in_out;
-            json_array_append_new(*modules, json_string(r.stems[i].name));
-        }
-    pcre2_code_free(r.targets.pattern);
-    pcre2_code_free(r.excluded.pattern);
+    if (!rc)
+        rc = check_used(r, strict, err);
+    if (!rc)
+        rc = resolving_key(key, in_out, r, err);
+    client_adapter_targets_close(&r->targets);
+    free(r);
     return rc;
 }
 

@@ -185,7 +185,8 @@ static int note_adapters(struct client_run *run, const struct eps_train_options 
     print_count(trained, sizeof trained, model.n_trained);
     print_count(all, sizeof all, model.n_parameters);
     model_free(&model);
-    note(run, "adapters of rank %u: %s of %s parameters are trained", run->model.config.adapter.rank, trained, all);
+    note(run, "adapters of rank %s%u: %s of %s parameters are trained",
+         run->model.config.adapter.forms.n > 0 ? "up to " : "", run->model.config.adapter.rank, trained, all);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include "proto/model/model_internal.h"
 #include "proto/operation/operation.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -11,10 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-void model_adapt_program(struct program *p, const struct model_adapter *adapter)
+uint32_t model_count_adapter_forms(const struct model_adapter *adapter)
 {
-    const struct program_adaptation how = {.rank = adapter->rank,
-                                           .factor = adapter->factor,
+    return adapter->forms.n ? adapter->forms.n : 1;
+}
+
+uint32_t model_adapter_form_of(const struct model_adapter *adapter, uint32_t block)
+{
+    return adapter->forms.n ? adapter->forms.of[block] : 0;
+}
+
+void model_adapt_program(struct program *p, const struct model_adapter *adapter, uint32_t form)
+{
+    const struct program_adaptation how = {.all = {adapter->rank, adapter->factor},
+                                           .maps = adapter->forms.n ? adapter->forms.maps[form] : NULL,
                                            .dropout = adapter->dropout,
                                            .modules = adapter->modules,
                                            .trained = adapter->trained};
@@ -75,9 +86,75 @@ static double number_of(const json_t *peft, const char *name, double otherwise)
     return !value ? otherwise : json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-int model_adapter_read(struct model_adapter *out, const json_t *value, struct error *err)
+static float factor_of(const json_t *peft, double rank, double alpha)
 {
-    const json_t *peft = json_object_get(value, "peft"), *rslora = json_object_get(peft, "use_rslora");
+    return (float)(alpha / (json_is_true(json_object_get(peft, "use_rslora")) ? sqrt(rank) : rank));
+}
+
+static int read_map(struct program_adapter_map *out, const json_t *value, const json_t *peft, struct error *err)
+{
+    const json_int_t rank = json_integer_value(json_array_get(value, 0));
+    const double alpha = json_number_value(json_array_get(value, 1));
+
+    *out = (struct program_adapter_map){0};
+    if (json_is_null(value))
+        return 0;
+    if (rank < 1 || rank > ADAPTER_MOST_RANK || !(alpha > 0 && alpha <= 1e6))
+        return refuse(err, "forms", value, "a map's form must be a rank and an alpha, or null");
+    *out = (struct program_adapter_map){(uint32_t)rank, factor_of(peft, (double)rank, alpha)};
+    return 0;
+}
+
+/* Of so many modules. *most: the largest rank. */
+static int read_maps(struct model_adapter_forms *out, uint32_t *most, const json_t *forms, size_t n_modules,
+                     const json_t *peft, struct error *err)
+{
+    int rc = 0;
+
+    if (n_modules > ADAPTER_MAPS || json_array_size(forms) < 1 || json_array_size(forms) > ADAPTER_FORMS)
+        return refuse(err, "forms", forms, "it must be a list of 1 to 64 forms, of at most 32 modules");
+    for (*most = 0; !rc && out->n < json_array_size(forms); out->n++) {
+        const json_t *form = json_array_get(forms, out->n);
+        if (json_array_size(form) != n_modules)
+            return refuse(err, "forms", form, "a form must have a rank and an alpha, or null, for each of the modules");
+        for (size_t i = 0; !rc && i < n_modules; i++) {
+            struct program_adapter_map *map = &out->maps[out->n][i];
+            rc = read_map(map, json_array_get(form, i), peft, err);
+            *most = *most < map->rank ? map->rank : *most;
+        }
+    }
+    return rc || *most > 0 ? rc : refuse(err, "forms", forms, "one of them must adapt a module");
+}
+
+static int read_form(uint8_t *out, const struct model_adapter_forms *forms, const char *name, const json_t *value,
+                     struct error *err)
+{
+    const json_int_t form = json_is_integer(value) ? json_integer_value(value) : -1;
+
+    if (form < 0 || form >= forms->n)
+        return refuse(err, name, value, "it must be the place of one of the forms");
+    *out = (uint8_t)form;
+    return 0;
+}
+
+static int read_forms(struct model_adapter *out, const json_t *value, uint32_t n_blocks, struct error *err)
+{
+    struct model_adapter_forms *forms = &out->forms;
+    const json_t *blocks = json_object_get(value, "blocks");
+    int rc = read_maps(forms, &out->rank, json_object_get(value, "forms"),
+                       json_array_size(json_object_get(value, "modules")), json_object_get(value, "peft"), err);
+
+    if (!rc && (json_array_size(blocks) != n_blocks || n_blocks > ADAPTER_BLOCKS))
+        return error_set(err, -EINVAL, "%s: blocks has %zu forms: it must have one for each of the %u blocks",
+                         ADAPTER_KEY, json_array_size(blocks), n_blocks);
+    for (; !rc && forms->n_blocks < n_blocks; forms->n_blocks++)
+        rc = read_form(&forms->of[forms->n_blocks], forms, "blocks", json_array_get(blocks, forms->n_blocks), err);
+    return rc ? rc : read_form(&forms->outside, forms, "outside", json_object_get(value, "outside"), err);
+}
+
+int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t n_blocks, struct error *err)
+{
+    const json_t *peft = json_object_get(value, "peft");
     const double rank = number_of(peft, "r", 8), alpha = number_of(peft, "lora_alpha", 8),
                  dropout = number_of(peft, "lora_dropout", 0);
 
@@ -97,27 +174,49 @@ int model_adapter_read(struct model_adapter *out, const json_t *value, struct er
     if (rc)
         return rc;
     out->rank = (uint32_t)rank;
-    out->factor = (float)(alpha / (json_is_true(rslora) ? sqrt(rank) : rank));
+    out->factor = factor_of(peft, rank, alpha);
     out->dropout = (float)dropout;
     out->unties = json_is_true(json_object_get(value, "unties"));
-    return 0;
+    return json_object_get(value, "forms") ? read_forms(out, value, n_blocks, err) : 0;
 }
 
 /* ---- names ---- */
+
+/* The pieces of the layer's one unit: one for each of its program's tensors, in their order. */
+static const struct model_piece *layer_pieces(const struct model *model, const struct model_layer *layer)
+{
+    return &model->pieces[model->units[model->visits[layer->first_visit]].first_piece];
+}
+
+float model_adapter_factor(const struct model *model, uint32_t tensor)
+{
+    for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++) {
+        const struct program *p = layer->program ? &layer->program->program : NULL;
+        const struct model_piece *pieces = p ? layer_pieces(model, layer) : NULL;
+        for (int o = 0; p && o < p->n_operations; o++) {
+            const struct program_operation *op = &p->operations[o];
+            for (int i = 0; op->kind == &operation_adapter && i < op->adapter.n_maps; i++)
+                if (pieces[op->tensor + 2 * i].tensor == tensor)
+                    return op->adapter.maps[i].factor;
+        }
+    }
+    assert(!"a tensor of no adapter");
+    return 0;
+}
 
 static int each_of_layer(const struct model *model, const struct model_layer *layer,
                          int (*on_linear)(void *data, const struct model_linear *linear), void *data)
 {
     const struct program *p = &layer->program->program;
-    const struct model_piece *pieces =
-        &model->pieces[model->units[model->visits[layer->first_visit]].first_piece]; /* one for each tensor */
+    const struct model_piece *pieces = layer_pieces(model, layer);
     int rc = 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
         for (int i = 0; rc == 0 && op->kind == &operation_linear && i < op->linear.n_parts; i++) {
             const char *stem = p->tensors[op->tensor + i].name,
                        *name = model->tensors[pieces[op->tensor + i].tensor].name;
-            rc = on_linear(data, &(struct model_linear){.name = name,
+            rc = on_linear(data, &(struct model_linear){.layer = layer,
+                                                        .name = name,
                                                         .n = (size_t)(strrchr(name, '.') - name),
                                                         .stem = stem,
                                                         .n_stem = (size_t)(strrchr(stem, '.') - stem),

@@ -14,7 +14,12 @@
  *
  * peft is the content of adapter_config.json. PEFT's target_modules are endings of names, or a pattern; what they match
  * in this model is resolved once, by the client, to `modules`: the names of linear maps within their layers. They are
- * adapted in every layer that has them.
+ * adapted in every layer that has them, with the rank and alpha of peft, unless three more keys say otherwise:
+ *
+ *   "forms": [[[8, 16], null], [[4, 16], [4, 2.5]]], "blocks": [0, 1, 1], "outside": 0
+ *
+ * A form has the rank and alpha of each of `modules`, or null where it is not adapted; each block, and all layers outside of
+ * blocks together, have one of the forms. So PEFT's rank_pattern, alpha_pattern and layers_to_transform are resolved as well.
  *
  * A program with adapters has an operation behind each linear map that is adapted (proto/operation/adapter.h), so that
  * no family knows of adapters. */
@@ -34,25 +39,47 @@
 #define ADAPTER_KEY     "adapter"           /* of config.json */
 #define ADAPTER_PREFIX  "base_model.model." /* precedes names in adapter_model.safetensors */
 
-enum { ADAPTER_MODULES_BYTES = 512, ADAPTER_TRAINED_BYTES = 128, ADAPTER_MOST_RANK = 4096 };
+enum {
+    ADAPTER_MODULES_BYTES = 512,
+    ADAPTER_TRAINED_BYTES = 128,
+    ADAPTER_MOST_RANK = 4096,
+    ADAPTER_MAPS = 32,  /* modules with forms of their own: at most */
+    ADAPTER_FORMS = 64, /* at most */
+    ADAPTER_BLOCKS = 4096,
+};
+
+/* Layers that are not all adapted alike. */
+struct model_adapter_forms {
+    uint32_t n;                                                   /* 0: they are */
+    struct program_adapter_map maps[ADAPTER_FORMS][ADAPTER_MAPS]; /* (n) of each of `modules` */
+    uint32_t n_blocks;
+    uint8_t of[ADAPTER_BLOCKS]; /* (n_blocks) */
+    uint8_t outside;            /* of layers that are in no block */
+};
 
 struct model_adapter {
-    uint32_t rank;                       /* 0: there is no adapter */
-    float factor;                        /* of B A: alpha / rank, or with rsLoRA alpha / sqrt(rank) */
+    uint32_t rank;                       /* the largest of any map; 0: there is no adapter */
+    float factor;                        /* of B A, without forms: alpha / rank, or with rsLoRA alpha / sqrt(rank) */
     float dropout;                       /* probability */
     char modules[ADAPTER_MODULES_BYTES]; /* "self_attn.q_proj,mlp.up_proj": as in struct program_adaptation */
     char trained[ADAPTER_TRAINED_BYTES]; /* "classifier,score": modules that are trained as a whole */
     bool unties;                         /* the head's table, if the adapter has none, is the base's table of tokens */
+    struct model_adapter_forms forms;
 };
 
 struct json_t;
 struct model;
+struct model_layer;
 
-/* Reads the value of config.json's key. -EINVAL with a sentence. */
-int model_adapter_read(struct model_adapter *out, const struct json_t *value, struct error *err);
+/* Reads the value of config.json's key, of a model with so many blocks. -EINVAL with a sentence. */
+int model_adapter_read(struct model_adapter *out, const struct json_t *value, uint32_t n_blocks, struct error *err);
+
+/* The factor of the map whose A this tensor is. */
+float model_adapter_factor(const struct model *model, uint32_t tensor);
 
 /* A linear map of a model without adapters, in one of its layers. */
 struct model_linear {
+    const struct model_layer *layer;
     const char *name; /* the module's, "model.layers.0.self_attn.q_proj", of n characters, not terminated */
     size_t n;
     const char *stem; /* its name in the layer's program, "self_attn.q_proj", of n_stem characters */

@@ -174,13 +174,14 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 struct model_program {
     struct program program;
     const struct family_layer *row; /* in the list of the family that wrote it */
-    uint32_t form, kind; /* of its blocks: which config wrote it (proto/model/programs.c), and the family's kind; 0 of
+    uint32_t form,
+        kind; /* of its blocks: which config wrote it, and how it is adapted (proto/model/programs.c), and the family's kind; 0 of
                           * single layers */
-    uint32_t n_layers;   /* number of layers that run it */
-    uint32_t class;      /* index of the class of these layers, if blocks run it */
-    bool passes;         /* schedule.passes, the same whatever is kept */
-    bool skips;          /* model_drop_skips */
-    uint32_t reads;      /* program_inputs_read */
+    uint32_t n_layers;                  /* number of layers that run it */
+    uint32_t class;                     /* index of the class of these layers, if blocks run it */
+    bool passes;                        /* schedule.passes, the same whatever is kept */
+    bool skips;                         /* model_drop_skips */
+    uint32_t reads;                     /* program_inputs_read */
     const struct model_program *finish; /* what finishes its layers (struct family_layer); NULL: nothing */
     uint32_t n_keepings;                /* number of distinct keepings: the first of MODEL_KEEPINGS */
     /* (n_keepings) for each keeping: the kept values, and the schedules. */

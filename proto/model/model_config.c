@@ -413,7 +413,7 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
     if ((rc = read_labels(out, object, err)) != 0)
         return rc;
     if (json_object_get(object, ADAPTER_KEY) &&
-        (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), err)) != 0)
+        (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), out->n_layers, err)) != 0)
         return rc;
     family->complete(out);
     if (family->has_source) /* until they are divided */

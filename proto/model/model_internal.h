@@ -45,8 +45,12 @@ const char *model_without_prefix(const struct model *model, const char *name);
 /* The head's table. */
 const char *model_logits_name(const struct model *model);
 
-/* Adds adapters to a program. */
-void model_adapt_program(struct program *p, const struct model_adapter *adapter);
+/* Ways in which layers are adapted, at least 1, and a block's. */
+uint32_t model_count_adapter_forms(const struct model_adapter *adapter);
+uint32_t model_adapter_form_of(const struct model_adapter *adapter, uint32_t block);
+
+/* Adds adapters of this form to a program. */
+void model_adapt_program(struct program *p, const struct model_adapter *adapter, uint32_t form);
 
 /* Sets what is saved; and freezes the rest, which is the base of an adapter. Before model_divide. */
 void model_set_saved(struct model *model);

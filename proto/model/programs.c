@@ -88,28 +88,39 @@ const struct family_layer *model_layers_of(const struct model_config *c)
 
 /* ---- kinds and forms of blocks ---- */
 
-/* Blocks have the form of the model's config, with one of its widths, or that of a guest's config. */
+/* Blocks have the model's config, with one of its widths, or a guest's. Each of these configs writes programs that may be
+ * adapted in several ways: a form is one config, adapted in one way. */
 static uint32_t count_forms(const struct model_config *c)
 {
-    return model_count_widths(c) + c->guests.n;
+    return (model_count_widths(c) + c->guests.n) * model_count_adapter_forms(&c->adapter);
 }
 
 static uint32_t form_of(const struct model_config *c, uint32_t block)
 {
-    const uint32_t guest = model_guest_of(c, block);
+    const uint32_t guest = model_guest_of(c, block), config = guest         ? model_count_widths(c) + guest - 1
+                                                              : c->widths.n ? c->widths.of[block]
+                                                                            : 0;
 
-    return guest ? model_count_widths(c) + guest - 1 : c->widths.n ? c->widths.of[block] : 0;
+    return config * model_count_adapter_forms(&c->adapter) + model_adapter_form_of(&c->adapter, block);
+}
+
+/* True if a guest's config writes the programs of a form. */
+static bool is_of_guest(const struct model_config *c, uint32_t form)
+{
+    return form / model_count_adapter_forms(&c->adapter) >= model_count_widths(c);
 }
 
 /* The config that writes the programs of a form. */
 static void form_config(struct model_config *out, const struct model_config *c, uint32_t form)
 {
-    if (form >= model_count_widths(c)) {
-        model_guest_config(out, c, form - model_count_widths(c));
+    const uint32_t config = form / model_count_adapter_forms(&c->adapter);
+
+    if (is_of_guest(c, form)) {
+        model_guest_config(out, c, config - model_count_widths(c));
         return;
     }
     *out = *c;
-    out->inner_width = model_width_at(c, form);
+    out->inner_width = model_width_at(c, config);
 }
 
 /* The blocks' first row in the family's list; the row behind a kind's last. */
@@ -139,7 +150,7 @@ static uint32_t find_kind(const struct family_layer **row, const struct model_co
     const uint32_t form = form_of(c, block);
     struct model_config of_guest;
 
-    if (form >= model_count_widths(c)) {
+    if (is_of_guest(c, form)) {
         form_config(&of_guest, c, form);
         c = &of_guest;
     }
@@ -185,7 +196,8 @@ static int classify(struct model *m, struct error *err)
         for (struct model_program *p = &m->programs[kind.first]; p < &m->programs[kind.first + kind.n]; p++) {
             if (p->n_layers++ == 0 && (p->class = class_of(m, p)) == MODEL_CLASSES)
                 return error_set(err, -EINVAL,
-                                 "the model has blocks of more than %d shapes: use fewer different widths",
+                                 "the model has blocks of more than %d shapes: use fewer different widths, or ranks of "
+                                 "adapters",
                                  MODEL_CLASSES);
             m->classes[p->class].n_blocks++;
             m->n_block_layers++;
@@ -200,7 +212,7 @@ static int classify(struct model *m, struct error *err)
 
 /* What blocks there are: which kinds, of which forms. */
 struct blocks {
-    bool has[MODEL_WIDTHS + MODEL_GUESTS][KINDS];
+    bool has[(MODEL_WIDTHS + MODEL_GUESTS) * ADAPTER_FORMS][KINDS];
 };
 
 static void find_kinds(struct blocks *out, const struct model_config *c)
@@ -227,15 +239,22 @@ static void count_taken(struct model *m, const struct program *p)
         m->least_tokens = m->config.n_positions;
 }
 
-/* The program as its family writes it, to be completed. */
-static void complete_program(struct model *m, struct model_program *p)
+/* The program as its family writes it, to be completed; it is adapted as this form of the adapter's says. */
+static void complete_program(struct model *m, struct model_program *p, uint32_t adapter_form)
 {
     if (m->config.adapter.rank > 0)
-        model_adapt_program(&p->program, &m->config.adapter);
+        model_adapt_program(&p->program, &m->config.adapter, adapter_form);
     for (uint32_t own = 0; own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
         p->program.own[own] = model_own_domain(&m->config, own);
     model_complete_program(p);
     count_taken(m, &p->program);
+}
+
+/* How the layers that run the program are adapted. */
+static uint32_t adapter_form_of(const struct model *m, const struct model_program *p)
+{
+    return p->row->kind == MODEL_BLOCK ? p->form % model_count_adapter_forms(&m->config.adapter)
+                                       : m->config.adapter.forms.outside;
 }
 
 /* Adds the next program: of a row of the family's list, of blocks of this kind and form, which config writes. */
@@ -249,7 +268,7 @@ static void write_program(struct model *m, const struct family_layer *row, uint3
         row->write_kind(&p->program, config, kind);
     else
         row->write(&p->program, config);
-    complete_program(m, p);
+    complete_program(m, p, adapter_form_of(m, p));
 }
 
 /* Writes the programs of all kinds of block that there are, form by form. */
@@ -276,7 +295,7 @@ static void write_finishes(struct model *m)
         if (p->row->finish) {
             struct model_program *finish = &m->programs[m->n_programs + m->n_finishes++];
             p->row->finish(&finish->program, &m->config, p->kind);
-            complete_program(m, finish);
+            complete_program(m, finish, adapter_form_of(m, p));
             p->finish = finish;
         }
 }

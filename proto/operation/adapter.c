@@ -10,14 +10,22 @@
 
 /* ---- the program ---- */
 
-bool program_adapter_lists(const char *list, const char *name, size_t n)
+/* The place of a name of n characters in a list, "a,b"; -1: it has none. */
+static int list_find(const char *list, const char *name, size_t n)
 {
-    for (size_t length; *list; list += length + (list[length] == ',')) {
+    size_t length;
+
+    for (int i = 0; *list; list += length + (list[length] == ','), i++) {
         length = strcspn(list, ",");
         if (length == n && strncmp(list, name, n) == 0)
-            return true;
+            return i;
     }
-    return false;
+    return -1;
+}
+
+bool program_adapter_lists(const char *list, const char *name, size_t n)
+{
+    return list_find(list, name, n) >= 0;
 }
 
 bool program_adapter_holds(const char *list, const char *tensor)
@@ -38,15 +46,19 @@ static size_t stem_length(const struct program_tensor *weight)
 /* Adds A and B. A is drawn as torch.nn.Linear's weight is, by Kaiming's uniform distribution with a = sqrt(5): all
  * deviations up to 1 / sqrt(in). B begins with zeros, so that the model is at first the base. */
 static void add_map(struct program *p, struct program_operation *op, const struct program_tensor *weight, uint32_t in,
-                    uint32_t first, uint32_t out)
+                    uint32_t first, uint32_t out, struct program_adapter_map how)
 {
-    const uint32_t rank = op->adapter.rank;
+    struct program_adapter_options *options = &op->adapter;
+    const uint32_t rank = how.rank;
     char stem[PROGRAM_NAME_BYTES];
 
     memcpy(stem, weight->name, sizeof stem);
     stem[stem_length(weight)] = 0;
-    op->adapter.maps[op->adapter.n_maps].first = first;
-    op->adapter.maps[op->adapter.n_maps++].columns = out;
+    options->rank = options->rank < rank ? rank : options->rank;
+    options->maps[options->n_maps].first = first;
+    options->maps[options->n_maps].columns = out;
+    options->maps[options->n_maps].rank = rank;
+    options->maps[options->n_maps++].factor = how.factor;
     program_add_tensor(p, op, stem, "lora_A.weight",
                        (struct program_tensor){.rows = rank,
                                                .columns = in,
@@ -57,10 +69,14 @@ static void add_map(struct program *p, struct program_operation *op, const struc
                        (struct program_tensor){.rows = out, .columns = rank, .init = MODEL_INIT_ZERO, .adapts = true});
 }
 
-static bool is_adapted(const struct program_adaptation *how, const struct program_tensor *weight)
+/* How the map of this weight is adapted. */
+static struct program_adapter_map find_map(const struct program_adaptation *how, const struct program_tensor *weight)
 {
-    return program_adapter_lists(how->modules, weight->name, stem_length(weight)) &&
-           !program_adapter_holds(how->trained, weight->name);
+    const int i = list_find(how->modules, weight->name, stem_length(weight));
+
+    if (i < 0 || program_adapter_holds(how->trained, weight->name))
+        return (struct program_adapter_map){0};
+    return how->maps ? how->maps[i] : how->all;
 }
 
 /* Adds the adapter of a linear operation that was just added, and whose tensors they are; returns its result. */
@@ -71,12 +87,14 @@ static int adapt(struct program *p, const struct program_operation *linear, cons
     const int weights = linear->tensor;
     struct program_operation *op = program_append(p, &operation_adapter);
 
-    op->adapter = (struct program_adapter_options){.rank = how->rank, .factor = how->factor, .dropout = how->dropout};
+    op->adapter = (struct program_adapter_options){.dropout = how->dropout};
     program_add_input(p, op, y);
     program_add_input(p, op, x);
-    for (uint32_t i = 0, first = 0; i < (uint32_t)maps.n_parts; first += maps.columns[i++])
-        if (is_adapted(how, &p->tensors[weights + (int)i]))
-            add_map(p, op, &p->tensors[weights + (int)i], p->values[x].columns, first, maps.columns[i]);
+    for (uint32_t i = 0, first = 0; i < (uint32_t)maps.n_parts; first += maps.columns[i++]) {
+        const struct program_adapter_map map = find_map(how, &p->tensors[weights + (int)i]);
+        if (map.rank > 0)
+            add_map(p, op, &p->tensors[weights + (int)i], p->values[x].columns, first, maps.columns[i], map);
+    }
     return program_add_output(p, op, PROGRAM_VALUE, p->values[y].columns);
 }
 
@@ -86,7 +104,7 @@ static bool adapts_any(const struct program *p, const struct program_operation *
     bool any = false;
 
     for (int i = 0; op->kind == &operation_linear && i < op->linear.n_parts; i++)
-        any |= is_adapted(how, &p->tensors[op->tensor + i]);
+        any |= find_map(how, &p->tensors[op->tensor + i]).rank > 0;
     return any;
 }
 
@@ -166,22 +184,22 @@ static uint64_t own_bytes(const struct program *p, const struct program_operatio
     return (scratch_elements(p, op, n) * number_bytes(type) + 63) / 64 * 64;
 }
 
-/* Shape of the sampled product of x and the gradient of a map's h. */
-static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, size_t n_rows,
-                                           size_t n_tokens)
+/* Shape of the sampled product of x and the gradient of a map's h, of this rank. */
+static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, uint32_t rank,
+                                           size_t n_rows, size_t n_tokens)
 {
     return (struct sampling_shape){.n_rows = n_rows,
                                    .n_tokens = n_tokens,
                                    .x_columns = p->values[op->inputs[1]].columns,
-                                   .dy_columns = op->adapter.rank};
+                                   .dy_columns = rank};
 }
 
 static uint64_t scratch(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting)
 {
     const uint64_t n = program_elements(p, op->inputs[1], setting->n_rows, setting->n_tokens);
-    const struct sampling_shape shape =
-        sampled_shape(p, op, setting->n_rows, program_row_elements(p, op->inputs[1], setting->n_tokens));
+    const struct sampling_shape shape = sampled_shape(p, op, op->adapter.rank, setting->n_rows,
+                                                      program_row_elements(p, op->inputs[1], setting->n_tokens));
 
     return own_bytes(p, op, setting->type, n) + sampling_bytes(&setting->sampling, &shape, setting->type);
 }
@@ -209,6 +227,7 @@ struct map {
     const struct program_operation *op;
     size_t m, in, out, width, rank; /* rows; columns of x, of the map, of y, of h */
     size_t first;                   /* column of y */
+    float factor;
     const void *x;
     const void *a, *b;
     float *a_gradient, *b_gradient; /* NULL: frozen */
@@ -230,7 +249,8 @@ static struct map map_of(const struct operation_run *r, const struct schedule_st
                       .in = operation_columns(r, op->inputs[1]),
                       .out = how->maps[i].columns,
                       .width = operation_columns(r, op->outputs[0]),
-                      .rank = how->rank,
+                      .rank = how->maps[i].rank,
+                      .factor = how->maps[i].factor,
                       .first = how->maps[i].first,
                       .x = r->at[step->inputs[1]],
                       .a = r->weights[tensor],
@@ -241,7 +261,7 @@ static struct map map_of(const struct operation_run *r, const struct schedule_st
                       .tensor = tensor,
                       .dropout = {.p = how->dropout, .site = RANDOM_DROPOUT_ADAPTER + (enum random_site)tensor}};
 
-    map.wide = operation_element(r, map.low, (map.m * map.rank + 31) / 32 * 32);
+    map.wide = operation_element(r, map.low, (map.m * how->rank + 31) / 32 * 32);
     map.sample = (char *)map.low + own_bytes(r->program, op, r->type, map.m);
     return map;
 }
@@ -273,7 +293,7 @@ static void descend(const struct map *map, const void *x)
                                                              .b_stride = map->in,
                                                              .c = map->low,
                                                              .c_stride = map->rank,
-                                                             .factor = map->op->adapter.factor});
+                                                             .factor = map->factor});
 }
 
 /* y' += low B^T */
@@ -316,7 +336,8 @@ static void contribute_b(const struct map *map, const void *dy)
 static void contribute_a(const struct map *map, const void *x)
 {
     const size_t n_tokens = operation_row_elements(map->r, map->op->inputs[1]);
-    const struct sampling_shape shape = sampled_shape(map->r->program, map->op, map->m / n_tokens, n_tokens);
+    const struct sampling_shape shape =
+        sampled_shape(map->r->program, map->op, (uint32_t)map->rank, map->m / n_tokens, n_tokens);
     const struct sampling_operands all = {x, map->low, map->m};
 
     if (!map->a_gradient)
@@ -349,7 +370,7 @@ static void ascend(const struct map *map, const void *dy)
                                                              .b_stride = map->rank,
                                                              .c = map->low,
                                                              .c_stride = map->rank,
-                                                             .factor = map->op->adapter.factor});
+                                                             .factor = map->factor});
 }
 
 /* dx = or += low A, through the mask of x. */

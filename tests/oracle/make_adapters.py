@@ -10,6 +10,8 @@
     adapter_table    a tied Gemma 3, whose table of tokens is trained beside them: the head stays
     adapter_head     a tied Llama, whose head is: the table stays
     adapter_both     a tied GPT-2, both: they are two
+    adapter_ranks    a GPT-2, ranks and alphas of their own by module, by block and by both; rsLoRA
+    adapter_layers   a Qwen 3, one block alone, and a map of the other that is named whole; two maps of one input that differ
 
 Each names its base by a path from its own directory. reference.json has token ids and the mean loss over windows of seq, as
 eps eval cuts them, with the adapter and without.
@@ -41,8 +43,13 @@ ADAPTERS = {
     "table": dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"]),
     "head": dict(r=2, lora_alpha=4, target_modules=["up_proj"], modules_to_save=["lm_head"]),
     "both": dict(r=2, lora_alpha=4, target_modules=["c_proj"], modules_to_save=["wte", "lm_head"], fan_in_fan_out=True),
+    "ranks": dict(r=2, lora_alpha=4, target_modules="all-linear", fan_in_fan_out=True, use_rslora=True,
+                  rank_pattern={r".*\.1\.attn\.c_attn": 5, "^transformer.h.0.mlp.c_fc|mlp.c_fc": 1, "c_attn": 3},  # PEFT sorts keys,
+                  alpha_pattern={r".*\.0\..*": 2.5, "attn.c_proj": 7}),  # and the first counts that matches
+    "layers": dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "mlp.down_proj", "model.layers.0.self_attn.k_proj"],
+                   layers_to_transform=[1], layers_pattern="layers", rank_pattern={"v_proj": 1}, alpha_pattern={"v_proj": 9}),
 }
-BASES = {"table": "gemma3_tied", "head": "llama_linear", "both": "tied"}  # others are named after theirs
+BASES = {"table": "gemma3_tied", "head": "llama_linear", "both": "tied", "ranks": "untied", "layers": "qwen3"}  # others are named after theirs
 
 
 def base_of(name, dtype):

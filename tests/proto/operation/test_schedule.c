@@ -177,8 +177,8 @@ TEST_EACH(what_can_be_kept_is_what_is_dear_and_is_not_computed_again, PROGRAMS)
 
 static void adapt(struct program *p, const char *modules, const char *trained)
 {
-    program_adapt(p, &(struct program_adaptation){
-                         .rank = 2, .factor = 1, .modules = modules, .trained = trained, .dropout = 0.5f});
+    program_adapt(p,
+                  &(struct program_adaptation){.all = {2, 1}, .modules = modules, .trained = trained, .dropout = 0.5f});
 }
 
 /* An adapter follows its map, and the activation is then a step of its own. Of the base no gradient of a tensor is made:

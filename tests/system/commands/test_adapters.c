@@ -36,6 +36,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 static const char *const runs[] = {
     "--lora rank=4,targets=c_attn,alpha=6 --precision bf16 --moments bf16",
     "--lora rank=3 --workers 2",
+    "--lora rank=3,targets=h.1.attn.c_attn,h.0.attn.c_attn,h.2.mlp.c_fc --workers 2 --approximate wta=0.3",
     "--lora rank=4 --workers 2 --deterministic --approximate wta=0.3,rule=variance",
     "--lora rank=2,rslora,dropout=0.2,targets=attn.c_proj,c_fc --commit fenced --clip-norm 0.5",
 };
@@ -130,7 +131,8 @@ static double loss_of(const char *command)
 /* And the base's name, if it is another. */
 static const char *const adapters[][2] = {{"tied", "tied"},         {"qwen3", "qwen3"},     {"llama3", "llama3"},
                                           {"gemma3", "gemma3"},     {"mistral", "mistral"}, {"table", "gemma3_tied"},
-                                          {"head", "llama_linear"}, {"both", "tied"}};
+                                          {"head", "llama_linear"}, {"both", "tied"},       {"ranks", "untied"},
+                                          {"layers", "qwen3"}};
 
 /* fp32 against float64: 1e-6 of it. Merged, each weight is rounded once more. */
 TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, COUNT(adapters))
@@ -165,6 +167,54 @@ TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, CO
                  base_name, base_name, name, name, file, name),
            0);
     ck_assert_double_eq_tol(loss_of(print("%s more-%s", eval, name)), loss, 1e-6 * loss);
+}
+
+/* Ranks and alphas by name, in the order in which the file has them, and blocks that are left out; as PEFT saved them. */
+static const char *const patterned[] = {"ranks", "layers"};
+
+/* Files may have their tensors in any order. */
+static void check_same_tensors(const char *directory, const char *other)
+{
+    struct outputs_tensors a, b;
+    float values[2][1024];
+
+    outputs_open_tensors(&a, directory, "adapter_model.safetensors");
+    outputs_open_tensors(&b, other, "adapter_model.safetensors");
+    ck_assert_uint_eq(a.file.n_entries, b.file.n_entries);
+    for (size_t i = 0; i < a.file.n_entries; i++) {
+        const struct safetensors_entry *x = &a.file.entries[i], *y = safetensors_find(&b.file, x->name);
+        ck_assert_msg(y && y->n == x->n && y->n <= COUNT(values[0]) && memcmp(x->shape, y->shape, sizeof x->shape) == 0,
+                      "%s", x->name);
+        ck_assert_int_eq(safetensors_read(values[0], x, 0, x->n, NULL), 0);
+        ck_assert_int_eq(safetensors_read(values[1], y, 0, y->n, NULL), 0);
+        ck_assert_msg(memcmp(values[0], values[1], x->n * sizeof(float)) == 0, "%s", x->name);
+    }
+    outputs_close_tensors(&a);
+    outputs_close_tensors(&b);
+}
+
+TEST_EACH(an_adapter_is_exported_with_pefts_tensors_and_settings, COUNT(patterned))
+{
+    const char *const name = patterned[_i];
+    char again[32];
+
+    strcpy(again, print("again-%s", name));
+    expect(print("cp -r " FIXTURES "adapter_%s given-%s && eps export --model " FIXTURES "adapter_%s --out %s && "
+                 "for where in given-%s %s; do sed '/base_model_name_or_path/d' $where/adapter_config.json "
+                 ">$where.txt; done && cmp given-%s.txt %s.txt",
+                 name, name, name, again, name, again, name, again),
+           0);
+    check_same_tensors(again, print("given-%s", name));
+}
+
+/* PEFT takes the first key that matches, so that sorted keys would be another adapter. */
+TEST(an_export_keeps_the_order_of_patterns)
+{
+    expect("cp -r " FIXTURES "untied . && cp -r " FIXTURES "adapter_ranks order && sed -i 's/\"attn.c_proj\": 7/"
+           "\"attn.c_proj\": 7, \".*c_proj\": 9/' order/adapter_config.json && "
+           "eps export --model order --base-model untied --out ordered",
+           0);
+    expect_file("ordered/adapter_config.json", "\"attn.c_proj\": 7,\n    \".*c_proj\": 9");
 }
 
 /* Names of the tensors in a file of weights. */
@@ -300,7 +350,6 @@ TEST(a_run_whose_base_is_gone_says_so_and_not_that_data_are)
 static const struct refusal refusals[] = {
     {TRAIN "--model base --out no --lora targets=q_proj,c_attn", 2, "the target q_proj matches no linear map",
      "attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj"},
-    {TRAIN "--model base --out no --lora targets=h.1.attn.c_attn", 2, "in 1 of 3 layers", "all of them"},
     {TRAIN "--model base --out no --lora targets=lm_head", 2, "the target lm_head matches no linear map", "all-linear"},
     {TRAIN "--model base --out no --lora ranks=4", 2, "--lora ranks=4", "rank=N"},
     {TRAIN "--model base --out no --lora targets=,rank=4", 2, "--lora targets= names nothing", "targets=q_proj,v_proj"},
@@ -326,7 +375,24 @@ static const struct refusal refusals[] = {
     {CONFIG("s/\"init_lora_weights\": true/\"init_lora_weights\": \"pissa_niter_4\"/"), 1, "pissa_niter_4",
      "the base as well"},
     {CONFIG("s/\"r\": 2/\"r\": 3/"), 1, "lora_A.weight is 2 x 24, the model's is 3 x 24", NULL},
-    {CONFIG("s/\"transformer.h.0.attn.c_proj\",//"), 1, "in 1 of 2 layers", "all of them"},
+    {CONFIG("s/\"transformer.h.0.attn.c_proj\",//"), 1, "h.0.attn.c_proj.lora_A.weight is not a tensor of this model",
+     NULL},
+    {CONFIG("s/\"rank_pattern\": {}/\"rank_pattern\": {\"c_attn\": 3}/"), 1,
+     "c_attn.lora_A.weight is 2 x 24, the model's is 3 x 24", NULL},
+    {CONFIG("s/\"rank_pattern\": {}/\"rank_pattern\": {\"c_attn\": 0}/"), 1,
+     "rank_pattern has no whole number from 1 to 4096 for c_attn", NULL},
+    {CONFIG("s/\"rank_pattern\": {}/\"rank_pattern\": [3]/"), 1, "rank_pattern must be an object", NULL},
+    {CONFIG("s/\"rank_pattern\": {}/\"rank_pattern\": {\"(c_attn\": 3}/"), 1,
+     "rank_pattern has (c_attn, which is not a pattern", NULL},
+    {CONFIG("s/\"alpha_pattern\": {}/\"alpha_pattern\": {\"c_attn\": -1}/"), 1,
+     "alpha_pattern has no number above 0, and at most 1e6, for c_attn", NULL},
+    {CONFIG("s/\"alpha_pattern\": {}/\"alpha_pattern\": {\"([a-z.0-9]*)*([a-z_.0-9]*)*1attn\": 1}/"), 1,
+     "alpha_pattern has a pattern that takes too long to match", "a simpler way"},
+    {CONFIG("s/\"layers_to_transform\": null/\"layers_to_transform\": [\"1\"]/"), 1,
+     "layers_to_transform must be a block's number, or a list of them", NULL},
+    {CONFIG("s/\"layers_to_transform\": null/\"layers_to_transform\": 1/; "
+            "s/\"target_modules\": \\[/\"target_modules\": \".*\", \"others\": [/"),
+     1, "layers_to_transform is for target_modules that are a list of names", NULL},
     {CONFIG("/mlp.c_fc/d"), 1, "mlp.c_fc.lora_A.weight is not a tensor of this model", NULL},
     {"rm -rf odd; cp -r " FIXTURES "adapter_table odd; sed -i 's/\"embed_tokens\"//' odd/adapter_config.json; "
      "eps eval --model odd --base-model " FIXTURES "gemma3_tied --data ids.bin",
