@@ -51,7 +51,7 @@ def settings(draw, base):
     some = draw.sample(names, draw.randint(1, 3))
     table = draw.choice([[], [], [BASES[base]], ["lm_head"], [BASES[base], "lm_head"]])
     targets = draw.choice(["all-linear", some, some, r".*\.(" + "|".join(n.replace(".", r"\.") for n in some) + ")",
-                           r".*\.0\..*\.(" + "|".join(some) + ")"])
+                           r".*\.0\.(.*\.)?(" + "|".join(some) + ")"])
     layers = blocks(draw) if isinstance(targets, list) else {}
     return dict(r=draw.randint(1, 6), rank_pattern=patterns(draw, names, [1, 2, 5, 9]),
                 alpha_pattern=patterns(draw, names, [1, 2.5, 16]), **layers, lora_alpha=draw.choice([1, 3, 8, 2.5]), use_rslora=draw.random() < 0.3,
