@@ -163,6 +163,7 @@ pid_t processes_start(const char *program, const char *const *argv, const char *
         ck_assert_uint_lt(i, 30);
         all[i + 1] = argv[i];
     }
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* a forked test's own: what this one starts and leaves can be found */
     pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {

@@ -58,3 +58,11 @@ void runs_check_killed_command(const char *train)
         0, "was lost after");
     outputs_check_same_latest("left", "killed");
 }
+
+uint64_t runs_kill_client(pid_t client, const char *out)
+{
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    processes_await_nobody();
+    return outputs_latest(out);
+}

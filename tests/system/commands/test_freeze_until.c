@@ -4,6 +4,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -177,9 +178,7 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, 2)
     snprintf(step, sizeof step, "cut-%d/step-4", _i); /* `latest` names an earlier one by now */
     const pid_t client = processes_start("/bin/sh", argv, NULL);
     processes_await_file(step);
-    ck_assert_int_eq(kill(client, SIGKILL), 0);
-    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
-    const uint64_t at = outputs_latest(cut), end = (at > 40 ? at : 40) + 3;
+    const uint64_t at = runs_kill_client(client, cut), end = (at > 40 ? at : 40) + 3;
     expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, (int)end, train, whole, (int)end),
            0);
     outputs_check_same_latest(cut, whole);

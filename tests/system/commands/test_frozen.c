@@ -2,6 +2,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
@@ -46,9 +47,7 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
     strcpy(step, print("cut-%d/step-4", _i));
     const pid_t client = processes_start("/bin/sh", argv, NULL);
     processes_await_file(step);
-    ck_assert_int_eq(kill(client, SIGKILL), 0);
-    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
-    const int end = (int)outputs_latest(cut) + 3;
+    const int end = (int)runs_kill_client(client, cut) + 3;
     expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
     outputs_check_same_latest(cut, whole);
 }

@@ -4,6 +4,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
@@ -106,9 +107,7 @@ TEST(a_killed_run_resumes_bit_for_bit)
     const pid_t client = processes_start("/bin/sh", argv, NULL);
 
     processes_await_file("killed/step-4");
-    ck_assert_int_eq(kill(client, SIGKILL), 0);
-    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
-    const int end = (int)outputs_latest("killed") + 3;
+    const int end = (int)runs_kill_client(client, "killed") + 3;
     expect(print("eps train --resume killed --steps %d && %s --out lived --steps %d", end, train, end), 0);
     outputs_check_same_latest("killed", "lived");
 }

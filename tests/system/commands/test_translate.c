@@ -3,9 +3,9 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,9 +46,7 @@ TEST(a_killed_run_goes_on_bit_for_bit)
     const pid_t client = processes_start("/bin/sh", argv, NULL);
 
     processes_await_file("cut/step-10");
-    kill(client, SIGKILL);
-    processes_wait(client);
-    if (outputs_latest("cut") < STEPS)
+    if (runs_kill_client(client, "cut") < STEPS)
         expect(print("eps train --resume cut --workers 2 --steps %d", STEPS), 0);
     outputs_check_same_latest("cut", "whole");
 }
