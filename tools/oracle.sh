@@ -84,7 +84,7 @@ script() { "$python" "tests/oracle/$1.py" "${@:2}"; }
 # drawn STEPS SEEDS MODELS FAMILY...
 drawn() {
     # shellcheck disable=SC2086 # several steps and seeds
-    script distribution --bin build/bin --family "${@:4}" --steps $1 --seed $2 --models "$3"
+    script distribution --bin "$PWD/build/bin" --family "${@:4}" --steps $1 --seed $2 --models "$3"
 }
 
 # The package eps, for this Python alone.
@@ -99,9 +99,9 @@ run() {
     local seed decoders=(llama mistral qwen2 qwen3 gemma gemma3) encoders=(bert roberta)
 
     case $1 in
-    check_types) script check_types build/bin ;;
-    check_coded | check_saved | check_nets | check_adapters) script "$1" --bin build/bin ;;
-    check_gguf) script check_gguf "$llama" --bin build/bin ;;
+    check_types) script check_types "$PWD/build/bin" ;;
+    check_coded | check_saved | check_nets | check_adapters) script "$1" --bin "$PWD/build/bin" ;;
+    check_gguf) script check_gguf "$llama" --bin "$PWD/build/bin" ;;
     spelled_numbers) script spelled_numbers compare "$(few 10000 100000)" ;;
     side_tokens)
         for seed in $(few 1 "1 2 3 5"); do
@@ -112,10 +112,10 @@ run() {
         script templates compare "$seed" && script templates draw "$(few 100 1000)" ;;
     named_templates) script named_templates "$(few 100 1000)" ;;
     conversations) script conversations compare "$(few 20 1000)" ;;
-    draw_keys) script draw_keys "$(few 100 1000)" --bin build/bin ;;
-    draw_adapters) script draw_adapters "$(few 10 100)" --bin build/bin ;;
+    draw_keys) script draw_keys "$(few 100 1000)" --bin "$PWD/build/bin" ;;
+    draw_adapters) script draw_adapters "$(few 10 100)" --bin "$PWD/build/bin" ;;
     tokens_real) script tokens_real --mb "$(few 2 50)" ;;
-    classify) script classify --bin build/bin --seeds 3 --rows 480 ;;
+    classify) script classify --bin "$PWD/build/bin" --seeds 3 --rows 480 ;;
     own_loss) own_loss ;;
     distribution)
         if [ $scope = few ]; then

@@ -42,9 +42,9 @@ while read -r name; do
     grep -q "^$name" "$CALLS" || fail "tools/oracle.sh does not run $name, which tests/README.md names"
 done < <(grep -o 'tests/oracle/[a-z0-9_]*\.py' "$here/tests/README.md" | sort -u)
 oracle 0 "$((n - 1)) passed, 0 failed, 1 skipped" # goes on with what failed
-[ "$(cat "$CALLS")" = "tests/oracle/draw_keys.py 100 --bin build/bin" ] || fail "ran $(cat "$CALLS")"
+[ "$(cat "$CALLS")" = "tests/oracle/draw_keys.py 100 --bin $work/build/bin" ] || fail "ran $(cat "$CALLS")"
 oracle 0 '1 passed, 0 failed' --full draw_keys # what passed was less
-[ "$(cat "$CALLS")" = "tests/oracle/draw_keys.py 1000 --bin build/bin" ] || fail "ran $(cat "$CALLS")"
+[ "$(cat "$CALLS")" = "tests/oracle/draw_keys.py 1000 --bin $work/build/bin" ] || fail "ran $(cat "$CALLS")"
 oracle 0 '2 passed, 0 failed' float64 masked
 [ ! -s "$CALLS" ] || fail "ran $(cat "$CALLS")"
 oracle 0 '1 passed, 0 failed' --again float64
