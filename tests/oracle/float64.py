@@ -186,6 +186,9 @@ def encoder_by_hand(config, weights, ids):
 def check(name, run, ids, direction):
     """Worst differences, of what is largest: of logits, and of how their squares' sum changes in a direction of all weights."""
     model = run.model
+    for of, module in model.named_modules():  # what a padding token reads gets no gradient: that is no derivative
+        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+            direction[of + ".weight"][module.padding_idx] = 0
     logits_of = encoder_by_hand if model.config.model_type in ("bert", "roberta") else logits_by_hand
 
     def by_hand(t):
