@@ -150,8 +150,9 @@ int command_mem(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps mem",
-        "Shows the memory of a live daemon and its workers by category: current, peak and planned; and the operating "
-        "system's figures: resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
+        "Shows the memory of a live daemon and its workers by category: current, peak and planned (a worker "
+        "claims what is planned in one piece, so its categories are the plan's); and the operating system's figures: "
+        "resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
         "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
         "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"budget\", \"resident\", "
         "\"locked\", \"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", and as host}],\n"

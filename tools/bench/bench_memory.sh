@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measured device memory for training one model with one batch, as the rows of a table. PyTorch's figures come from
-# tools/bench/peer_memory.py: gradient accumulation over microbatches, and AdamA in place. Ours are the worker's peak memory
-# with the smallest sufficient --device-mem, in two modes. L2L: the host has no room for activation checkpoints, so those
+# Device memory for training one model with one batch, as the rows of a table. PyTorch's figures are measured by
+# tools/bench/peer_memory.py: gradient accumulation over microbatches, and AdamA in place. Ours are what the worker claims, as
+# planned, with the smallest sufficient --device-mem, in two modes. L2L: the host has no room for activation checkpoints, so those
 # of some layers stay on the device. Constant memory: they are on the host. The daemon's host memory is printed, too.
 #
 # usage: tools/bench/bench_memory.sh [options]      defaults, BERT-Large's shape, in brackets
