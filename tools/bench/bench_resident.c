@@ -1,11 +1,13 @@
 /* bench_resident: a training step by the worker's own code whose weights and contributions stay on the device: the
- * baseline for the relay. The planner chooses for the given budget. After the first steps, which warm up, every copy of
+ * baseline for the relay. The planner chooses for a machine on which neither host nor link binds, with layers' inputs on the
+ * device, in what the budget leaves beside AdamW's 16 bytes a parameter: weights, master, moments and gradient, which stay
+ * there in resident training. If they do not fit, it says so, and plans with the whole budget. After the first steps, which warm up, every copy of
  * more than 1 MiB is skipped; sizes, kernels and their order are those of a real step. Weights are random numbers, the
  * same for every unit.
  *
  *   bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] [--seq N] [--device-mem MIB]
  *
- * Prints the choice, and "ms X": the median of the steps. The device is cuda; FILE is its backend, by default the one
+ * Prints the choice, what such training takes in all, and "ms X": the median of the steps. The device is cuda; FILE is its backend, by default the one
  * beside this program; --device-mem is 31/32 of its free memory, as for a worker. */
 #include "device/find.h"
 #include "proto/step/step.h"
@@ -16,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WARM = 2, STEPS = 7, LARGE = 1 << 20 };
+enum { WARM = 2, STEPS = 7, LARGE = 1 << 20, STATE_BYTES = 16 /* of a parameter */ };
 
 /* State of the copies. There is only one, because the table's functions receive the device only. */
 static struct {
@@ -134,18 +136,39 @@ static void draw_weights(struct resident *r)
     free(numbers);
 }
 
+/* All rows at once, where activations of all blocks fit then; otherwise what is predicted to take the least time. */
+static void choose(struct plan *plan, const struct resident *r, const struct model *model, struct profile profile,
+                   uint64_t budget)
+{
+    const uint64_t state = STATE_BYTES * model->n_parameters;
+    const bool fits = state < budget;
+    struct plan_wish wish = {.microbatch = r->setting.part_rows, .no_host_stash = true};
+    struct error err = {{0}};
+
+    profile.link_bytes_per_s = profile.update_parameters_per_s = 1e15, profile.host_bytes_per_s = 0;
+    budget -= fits ? state : 0;
+    if (plan_search(plan, model, &r->setting, &wish, &profile, budget, &err) ||
+        plan->choice.keeping[0].n_kept < model->config.n_layers) {
+        wish.microbatch = 0;
+        if (plan_search(plan, model, &r->setting, &wish, &profile, budget, &err))
+            die(err.text);
+    }
+    printf("resident training takes %zu MiB: %zu of this plan, and %zu of weights, master, moments and gradient%s\n",
+           (size_t)((plan_total(plan) + state) >> 20), (size_t)(plan_total(plan) >> 20), (size_t)(state >> 20),
+           fits ? "" : ", which do not fit: planned without them");
+}
+
 static void open_worker(struct resident *r, const struct model_config *config, unsigned index, uint64_t budget)
 {
     struct device_worker_options options = {.config = *config, .ops = &r->ops, .setting = r->setting, .index = index};
-    const struct plan_wish wish = {.microbatch = 0};
     struct error err = {{0}};
     struct profile profile;
     struct model model;
     struct plan plan;
 
-    if (profile_find(&profile, NULL, real.ops->name, &err) || model_init(&model, config, &err) ||
-        plan_search(&plan, &model, &r->setting, &wish, &profile, budget, &err))
+    if (profile_find(&profile, NULL, real.ops->name, &err) || model_init(&model, config, &err))
         die(err.text);
+    choose(&plan, r, &model, profile, budget);
     model_free(&model);
     options.choice = plan.choice;
     if (device_worker_init(&r->worker, &options, &r->ledger, &err))
