@@ -394,7 +394,8 @@ TEST(a_members_run_has_the_bits_of_the_owners)
 }
 
 /* The client flushes the files, and lets the system forget them; what the daemon then reads of them is not what it wrote. */
-TEST(a_members_checkpoint_that_the_disk_loses_is_not_put_in_place)
+TEST_IF(a_members_checkpoint_that_the_disk_loses_is_not_put_in_place,
+        !SANITIZED) /* which wants to be preloaded first */
 {
     const pid_t daemon = start();
     char out[400];

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 SUITE_LABELS(slow)
+SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
 SUITE_TIMEOUT(120)
 
 enum { STEPS = 8, PARTS = 3, EVERY = 2, MAX_WORKERS = 4 };
