@@ -61,12 +61,13 @@ static void refuse_role(struct peer *peer)
     peer_refuse(peer, "a message that its role does not send");
 }
 
-/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer. */
+/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer, and also until the
+ * job's workers are released. */
 static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_CLIENT)
         refuse_role(peer);
-    else if (d->job->client == peer && !fits)
+    else if (d->job->client == peer && d->job->state != JOB_ENDING && !fits)
         peer_refuse(peer, "a request that does not fit the state of its job");
     return peer->role == ROLE_CLIENT && d->job->client == peer && fits;
 }
