@@ -4,7 +4,7 @@
 # failed. The programs' output is in build/test-PRESET.log.
 #
 # usage: tools/test.sh [PRESET...]      presets: fuzz and release by default; asan and tsan, the sanitizers; debug; clang;
-#                                       sanitized: for 25 minutes at most, of asan or tsan the programs that have not run
+#                                       sanitized: for 12 minutes at most, of asan or tsan the programs that have not run
 #                                       for longest (tests/sanitized.txt), and says what it leaves out
 #        tools/test.sh --record PRESET...   puts the date beside programs of asan and tsan that have passed
 set -uo pipefail
@@ -144,7 +144,7 @@ note_run() {
 
 # Of the sanitizer whose oldest run is older; of one, as building takes long.
 run_sanitized() {
-    local until=$((SECONDS + 25 * 60)) log=build/test-sanitized.log preset left
+    local until=$((SECONDS + 12 * 60)) log=build/test-sanitized.log preset left
     local -a programs tests
 
     preset=$(awk '$1 != "#" && !($1 in first && first[$1] <= $3) { first[$1] = $3 }
