@@ -1,5 +1,6 @@
 #include "client/ask/writer.h"
 
+#include "client/daemon/observer.h"
 #include "client/model/file.h"
 #include "proto/model/family.h"
 #include "proto/model/model_files.h"
@@ -135,10 +136,15 @@ bool client_writer_gave_way(const struct client_writer *w)
     return w->forward->link.failed == -EAGAIN;
 }
 
+/* The new job's request goes over the connection, and might overtake a request for the old one on the channel; the answer tells
+ * that the daemon has read that. */
 int client_writer_renew(struct client_writer *w, struct error *err)
 {
+    struct message m;
+
     w->forward->link.failed = 0;
-    return open_job(w, err);
+    const int rc = client_observer_status(&w->forward->link, &m, err);
+    return rc ? rc : open_job(w, err);
 }
 
 /* A row that goes on after another one's tokens has its source, too; the ids are there in case they run again. */
