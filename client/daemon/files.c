@@ -1,5 +1,6 @@
 #include "client/daemon/files.h"
 
+#include "proto/base/thread.h"
 #include "proto/base/trace.h"
 #include "proto/model/checkpoint.h"
 #include "proto/wire/files.h"
@@ -8,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,18 +110,6 @@ static void *run(void *data)
     return NULL;
 }
 
-/* Signals are the main thread's. */
-static int start(struct client_files *files)
-{
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int rc = pthread_create(&files->thread, NULL, run, files);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -rc;
-}
-
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
 static void close_all(struct client_files *files)
@@ -158,7 +146,7 @@ int client_files_start(struct client_files **out, const int *theirs, int trace_f
     for (int i = 0; i < MOST; i++)
         files->served[i].fd = NOT_SERVED;
     rc = segment_attach(&files->memory, theirs[1], FILES_BYTES, SEGMENT_READ_WRITE, err);
-    if (!rc && (rc = start(files)))
+    if (!rc && (rc = thread_begin(&files->thread, run, files)))
         error_set(err, rc, "no thread that serves files: %s", strerror(-rc));
     if (rc)
         close_all(files);

@@ -1,12 +1,12 @@
 #include "client/data/pieces.h"
 
 #include "client/text/utf8.h"
+#include "proto/base/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,19 +193,15 @@ static void run_threads(struct client_pieces *p)
 {
     struct thread threads[CLIENT_PIECES_MOST_THREADS];
     const unsigned n_wanted = p->n_pieces < p->n_threads ? (unsigned)p->n_pieces : p->n_threads;
-    sigset_t all, before;
     unsigned n = 1;
 
     p->next = 0;
     threads[0] = (struct thread){.p = p, .tokenizer = p->tokenizers[0]};
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
     for (; n < n_wanted; n++) {
         threads[n] = (struct thread){.p = p, .tokenizer = p->tokenizers[n]};
-        if (pthread_create(&threads[n].id, NULL, encode_pieces, &threads[n]))
+        if (thread_begin(&threads[n].id, encode_pieces, &threads[n]))
             break; /* the others take its pieces */
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     encode_pieces(&threads[0]);
     while (--n > 0)
         await_thread(p, threads[n].id);

@@ -1,8 +1,9 @@
 #include "client/images/team.h"
 
+#include "proto/base/thread.h"
+
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
@@ -57,20 +58,16 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Begins threads 1 .. n_threads-1; returns how many there are with the caller's. Signals are the caller's. */
+/* Begins threads 1 .. n_threads-1; returns how many there are with the caller's. */
 static unsigned begin(struct thread *threads, struct team *team, unsigned n_threads)
 {
-    sigset_t all, before;
     unsigned n = 1;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; n < n_threads && n < team->n; n++) {
         threads[n] = (struct thread){.team = team, .number = n};
-        if (pthread_create(&threads[n].id, NULL, run, &threads[n]))
+        if (thread_begin(&threads[n].id, run, &threads[n]))
             break; /* the others do its items */
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return n;
 }
 

@@ -1,6 +1,7 @@
 #include "client/record/checkpoints.h"
 
 #include "client/eps.h"
+#include "proto/base/thread.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 
@@ -10,7 +11,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,8 +356,6 @@ static void *work(void *data)
 
 void client_tidy_begin(struct client_tidy *t, struct client_checkpoints *checkpoints, uint32_t keep, int metrics_fd)
 {
-    sigset_t all, before;
-
     if (t->begun && !atomic_load(&t->done))
         return;
     client_tidy_end(t);
@@ -365,10 +363,7 @@ void client_tidy_begin(struct client_tidy *t, struct client_checkpoints *checkpo
     t->directory_fd = checkpoints->directory_fd;
     t->metrics_fd = metrics_fd;
     t->n_steps = client_checkpoints_take_old(t->steps, CLIENT_TIDY_MOST, checkpoints, keep);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
-    t->begun = pthread_create(&t->thread, NULL, work, t) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    t->begun = thread_begin(&t->thread, work, t) == 0;
     if (!t->begun)
         work(t);
 }

@@ -13,23 +13,10 @@
 
 enum { MOST_ASIDE = 1000 }; /* damaged checkpoints of one step */
 
-struct reading {
-    const struct client_watch *watch;
-    struct error *err;
-};
-
-static int on_bytes(void *data, uint64_t bytes)
-{
-    const struct reading *reading = data;
-
-    (void)bytes;
-    return client_watch_ask(reading->watch, reading->err);
-}
-
 int client_whole_read(struct checkpoint *out, int fd, const char *name, const struct client_watch *watch,
                       struct error *err)
 {
-    struct reading reading = {watch, err};
+    struct client_watch_reading reading = {watch, err};
     uint64_t named;
     int rc = checkpoint_read(out, fd, err);
 
@@ -40,7 +27,7 @@ int client_whole_read(struct checkpoint *out, int fd, const char *name, const st
     if (client_checkpoints_parse(&named, name) && named != out->step)
         rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", out->step);
     else
-        rc = checkpoint_check(out, fd, NULL, on_bytes, &reading, err);
+        rc = checkpoint_check(out, fd, NULL, client_watch_on_bytes, &reading, err);
     if (rc) {
         const uint64_t step = out->step;
         checkpoint_free(out);

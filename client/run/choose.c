@@ -190,30 +190,17 @@ static int note_adapters(struct client_run *run, const struct eps_train_options 
     return rc;
 }
 
-struct reading {
-    const struct client_watch *watch;
-    struct error *err;
-};
-
-static int on_bytes(void *data, uint64_t bytes)
-{
-    const struct reading *reading = data;
-
-    (void)bytes;
-    return client_watch_ask(reading->watch, reading->err);
-}
-
 /* A model of the user's. Weights that do not fit the config are refused before anything is read or started; but a
  * classifier's fit once its labels are known. */
 static int open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err)
 {
     const struct client_model_name name = {in->model, in->base_model};
-    struct reading reading = {watch, err};
+    struct client_watch_reading reading = {watch, err};
     int rc = client_classifier_open(&run->model, &name, in->task, err);
 
     if (!rc && !in->resume) /* what is resumed has been read */
-        rc = client_model_check(&run->model, on_bytes, &reading, err);
+        rc = client_model_check(&run->model, client_watch_on_bytes, &reading, err);
     if (!rc && in->lora && !in->resume)
         rc = client_adapter_add(&run->model, in->lora, err);
     if (rc)

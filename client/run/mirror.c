@@ -7,12 +7,12 @@
 #include "client/run/resume.h"
 #include "client/run/run.h"
 #include "proto/base/file.h"
+#include "proto/base/thread.h"
 #include "proto/model/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,16 +316,11 @@ static void take_next(struct client_mirror *m)
 
 static void begin_copy(struct client_mirror *m)
 {
-    sigset_t all, before;
-
     take_next(m);
     m->standing.directory_fd = m->fd;
     m->why.text[0] = 0;
     atomic_store(&m->done, false);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
-    m->begun = pthread_create(&m->thread, NULL, copy_next, m) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    m->begun = thread_begin(&m->thread, copy_next, m) == 0;
     if (!m->begun)
         copy_next(m);
 }

@@ -119,8 +119,8 @@ static void use_threads(unsigned n)
 #endif
 }
 
-/* Nothing is to be done, for now. Memory that is checked is scrubbed meanwhile, a little at a time, so that a task that comes
- * waits for half a millisecond at most. The mutex is held, but for the scrub. */
+/* Waits while the queue is empty. Memory that is checked is scrubbed meanwhile, a little at a time, so that a task that
+ * comes waits for half a millisecond at most. The mutex is held, but for the scrub. */
 static void updater_rest(struct updater *up)
 {
     struct timespec until;

@@ -5,6 +5,7 @@
 #include "proto/base/error.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Asked between pieces of work; a nonzero code ends the work with that code and sentence. */
 struct client_watch {
@@ -16,6 +17,21 @@ struct client_watch {
 static inline int client_watch_ask(const struct client_watch *watch, struct error *err)
 {
     return watch && watch->ask ? watch->ask(watch->data, err) : 0;
+}
+
+/* A watch that is asked while a checkpoint's files are read, and where its sentence goes. */
+struct client_watch_reading {
+    const struct client_watch *watch; /* may be NULL */
+    struct error *err;
+};
+
+/* The on_bytes of checkpoint_check; data is a client_watch_reading. */
+static inline int client_watch_on_bytes(void *data, uint64_t bytes)
+{
+    const struct client_watch_reading *reading = data;
+
+    (void)bytes;
+    return client_watch_ask(reading->watch, reading->err);
 }
 
 #endif

@@ -1,10 +1,11 @@
 /* The caller's side: every call leaves a command or takes an event, and returns. */
 #include "eps/hosts/mpi/mpi_state.h"
 
+#include "proto/base/thread.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,7 +74,6 @@ static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct erro
 {
     struct hosts *const hosts = calloc(1, sizeof *hosts);
     pthread_condattr_t monotonic;
-    sigset_t all, before;
 
     *out = NULL;
     if (!hosts)
@@ -89,13 +89,10 @@ static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct erro
     pthread_cond_init(&hosts->work, &monotonic);
     pthread_cond_init(&hosts->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    sigfillset(&all); /* signals are the caller's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int rc = pthread_create(&hosts->thread, NULL, hosts_mpi_run, hosts);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int rc = thread_begin(&hosts->thread, hosts_mpi_run, hosts);
     if (rc) {
         free_all(hosts);
-        return error_set(err, -rc, "no thread for MPI: %s", strerror(rc));
+        return error_set(err, rc, "no thread for MPI: %s", strerror(-rc));
     }
     pthread_mutex_lock(&hosts->lock);
     const enum phase phase = await(hosts, PHASE_OPENING);
