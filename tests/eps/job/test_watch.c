@@ -112,7 +112,7 @@ static void meet_manager(const struct sockaddr_un *address, struct notify *notif
 /* A process that ends with this one. */
 static pid_t start_daemon(const struct scene *scene)
 {
-    struct daemon_options options = {.most_quiet = LIMIT, .most_late = scene->counts ? LIMIT : 0};
+    struct daemon_options options = {.queue = 1, .most_quiet = LIMIT, .most_late = scene->counts ? LIMIT : 0};
     const bool managed = scene->thread && strcmp(scene->thread, "optimizer") == 0;
     struct sockaddr_un manager;
     struct notify notify;
@@ -319,6 +319,18 @@ static void go_on(struct scene *scene)
     ck_assert_int_eq(processes_wait(scene->pid.training), 128 + SIGKILL);
 }
 
+/* The exit status is this one; else tells what the process and its daemon had to say. */
+static void expect_end(const struct scene *scene, pid_t pid, int status)
+{
+    const int is = processes_wait(pid);
+    char *client = processes_read(processes_path(file_of(scene, "client")));
+    char *daemon = processes_read(processes_path(file_of(scene, "epsd")));
+
+    ck_assert_msg(is == status, "%s: status %d\n%s\n%s", scene->name, is, client, daemon);
+    free(client);
+    free(daemon);
+}
+
 /* The next job goes on, when it has waited for what the first has not given back. */
 static void end(struct scene *scene)
 {
@@ -344,7 +356,7 @@ static void end(struct scene *scene)
                     lives ? "refused: it hangs: nothing done for " : "the optimizer thread hangs: nothing done for ");
         expect_file(file_of(scene, lives ? "epsd" : "client"), "hangs: nothing done for ");
     } else {
-        ck_assert_msg(processes_wait(start_training(scene, file_of(scene, "two"), "2")) == 0, "%s", scene->name);
+        expect_end(scene, start_training(scene, file_of(scene, "two"), "2"), 0);
         ck_assert_msg(processes_wait(scene->pid.puppet) == PUPPET_REFUSED, "%s", scene->name);
         expect_file(file_of(scene, "epsd"), " refused: ", scene->why,
                     scene->counts ? "it hangs: nothing finished for " : " refused: ");
