@@ -158,7 +158,7 @@ struct eps_train_events {
     /* Before the first step. */
     void (*on_start)(void *user, const struct eps_train_options *resolved, uint64_t n_parameters);
     /* After on_start: bytes of a checkpoint, at most; how many there are at most at once, the one being written
-     * included; bytes free where they are saved, UINT64_MAX: unknown. */
+     * included; bytes free where they are saved, UINT64_MAX: unknown. Not with no_save. */
     void (*on_disk)(void *user, uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_bytes);
     /* After on_start: the choice for the first worker, and the plans of the host and of the device with the most
      * memory, in `planned` of each and of its rows. */

@@ -156,6 +156,9 @@ struct eps_train_options {
     /* A directory to which each checkpoint is copied while training goes on, and verified there; it is made, and resume
      * takes it. Not stored: a resumed run is given it again. If the last checkpoint is not in it at the end, eps_train fails. */
     const char *mirror;
+    /* No checkpoint at all, and no disk space is asked for; save_every is 0. The four above, grow and replace must be unset;
+     * on resume, what was stored of them has no effect. */
+    bool no_save;
 
     uint64_t steps; /* resolved: set, and epochs is not */
     double epochs;

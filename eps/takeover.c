@@ -173,7 +173,8 @@ int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err
     struct job *job = d->job;
     const uid_t user = session_peer_uid(viewer->session);
 
-    if (!job->detached || !job_is_open(job) || job->output >= 0 || (job->warned && job->warned_user == user))
+    if (!job->detached || !job_is_open(job) || job->output >= 0 || !job_has_output(job) ||
+        (job->warned && job->warned_user == user))
         return 0;
     job->warned = true;
     job->warned_user = user;
@@ -282,6 +283,11 @@ bool takeover_go_on(struct daemon *d)
 
     if (!must_end(d))
         return false;
+    if (!job_has_output(job)) { /* nothing was promised, and nothing can be kept */
+        job_end(job, -ECANCELED, "%s after %" PRIu64 " steps, and its run saves nothing",
+                job->detached ? "detached" : "left by its client", job->step);
+        return true;
+    }
     if (d->saves.output_gone && d->queue.first) {
         job_end(job, -ECANCELED, "%s after %" PRIu64 " steps, and its output directory was removed",
                 job->detached ? "detached" : "left by its client", job->step);
@@ -341,6 +347,8 @@ static void give_way(struct daemon *d, unsigned most)
     say_away(&why, d);
     if (!job_trains(job)) {
         job_end(job, -EAGAIN, "the job has ended: %s", why.text);
+    } else if (!job_has_output(job)) {
+        job_end(job, -ECANCELED, "ended after %" PRIu64 " steps, as its run saves nothing: %s", job->step, why.text);
     } else if (job->output >= 0) {
         log_warning("job %u, pid %d: %s; it is saved, and ends", job->id, (int)job->pid, why.text);
         job->yields = true;

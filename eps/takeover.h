@@ -7,7 +7,7 @@
  *
  * A detached job stays until it is stopped, or until another job waits: then it is saved first, so no step is lost. If
  * only its client could open the files (eps/base/rights.c), it ends, unsaved, once other users have waited for a minute. If
- * its output directory was removed, it ends as soon as a job waits. While the disk is full, it stays until
+ * its output directory was removed, or it has none (--no-save), it ends as soon as a job waits. While the disk is full, it stays until
  * somebody takes it over or stops it.
  *
  * A client that lives may be away from its loop for as long as it likes, in a callback or in front of a full pipe, while

@@ -128,13 +128,15 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, ", %" PRIu64 " step%s of warm-up\n", o->warmup, o->warmup == 1 ? "" : "s");
     print_workers(out, o, free_memory);
     fprintf(out, "checkpoints  ");
-    if (o->save_every == 0 || o->save_every >= o->steps)
+    if (o->no_save)
+        fprintf(out, "none: --no-save");
+    else if (o->save_every == 0 || o->save_every >= o->steps)
         fprintf(out, "at the end");
     else
         fprintf(out, "every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
     if (o->save_every > 0 && o->save_minutes > 0)
         fprintf(out, ", and every %g minute%s", o->save_minutes, o->save_minutes == 1 ? "" : "s");
-    if (o->keep > 0)
+    if (o->keep > 0 && !o->no_save)
         fprintf(out, ", the last %u stay", o->keep);
     fprintf(out, "\nout          %s\n", o->out);
     print_lines(out, &text);

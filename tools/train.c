@@ -16,6 +16,7 @@ struct train {
     struct account account;
     bool free_memory;    /* --device-mem was left unset */
     const char *counted; /* what a held-out loss is the mean of */
+    uint64_t made_up;    /* step of an evaluation before the first step: the checkpoint that was resumed; 0: none */
 };
 
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
@@ -58,8 +59,11 @@ static void on_step(void *user, const struct eps_step *step)
 {
     struct train *t = user;
 
-    if (t->account.last == 0)
+    if (t->account.last == 0) {
         t->account.first = step->step - 1;
+        if (t->made_up == step->step) /* it was this step's own, which is reported before it */
+            t->made_up = 0;
+    }
     t->account.last = step->step;
     t->account.n_skipped += step->skipped;
     t->account.loss = step->loss;
@@ -89,8 +93,8 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
         t->account.before = loss;
     else
         t->account.after = loss;
-    if (step > 0 && t->account.last == 0) /* made up: its step is the checkpoint that was resumed */
-        t->progress.saved = step;
+    if (t->account.last == 0)
+        t->made_up = step;
 }
 
 static void on_scored(void *user, const struct eps_score *scores, size_t n)
@@ -176,7 +180,7 @@ static int run(const struct command *command, const struct eps_train_options *op
     progress_init(&t.progress, stdout);
     int rc = eps_train(options, &events, &t, &error);
     progress_finish(&t.progress);
-    t.account.saved = t.progress.saved;
+    t.account.saved = t.progress.saved != UINT64_MAX || t.made_up == 0 ? t.progress.saved : t.made_up;
     t.account.complete = rc == 0;
     if (t.account.host_peak > 0)
         account_end(&t.account);
@@ -196,7 +200,8 @@ int command_train(int argc, char **argv)
         "eps train",
         "Trains a model. A daemon (epsd) holds it in host memory; workers (eps-worker) pull it layer by layer. Both "
         "start and end with the command, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP finishes the "
-        "current step, saves (unless --save-every is 0) and ends; a second Ctrl-C or SIGTERM ends at once.",
+        "current step, saves (unless --save-every is 0, or with --no-save) and ends; a second Ctrl-C or SIGTERM ends "
+        "at once.",
         options.arguments, options.n};
     int status = train_options_parse(&options, &command, argc, argv);
     if (status < 0)

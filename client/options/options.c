@@ -355,6 +355,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     o->epochs = NAN;
     if (o->warmup == UINT64_MAX)
         o->warmup = facts->preset ? preset_warmup(o->steps) : (uint64_t)round(0.03 * (double)o->steps);
+    if (o->no_save)
+        o->save_every = 0;
     if (o->save_every == UINT64_MAX)
         o->save_every = (o->steps + 9) / 10;
     if (o->save_every > most)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,8 +19,31 @@ static bool reads_input(const struct eps_train_options *o)
     return reads;
 }
 
+/* Of the options as they were given: a stored --save-every or --keep has no effect beside --no-save. */
+static int check_no_save(const struct eps_train_options *o, struct error *err)
+{
+    const char *name = !o->no_save                   ? NULL
+                       : o->save_every != UINT64_MAX ? "--save-every"
+                       : !isnan(o->save_minutes)     ? "--save-minutes"
+                       : o->keep != UINT32_MAX       ? "--keep"
+                       : o->mirror                   ? "--mirror"
+                       : o->grow                     ? "--grow"
+                       : o->replace                  ? "--replace"
+                                                     : NULL;
+
+    if (!name)
+        return 0;
+    if (o->grow || o->replace)
+        return error_set(err, -EDOM, "%s begins with a checkpoint that it writes: leave --no-save out", name);
+    return error_set(err, -EDOM, "%s is about checkpoints, and --no-save writes none: leave one of them out", name);
+}
+
 int client_restart_check(const struct eps_train_options *o, struct error *err)
 {
+    const int rc = check_no_save(o, err);
+
+    if (rc)
+        return rc;
     if (o->restarts == 0)
         return 0;
     if (reads_input(o))
@@ -36,6 +60,11 @@ int client_restart_check_thaw(const struct client_run *run, struct error *err)
 
     if (client_run_job_end(run) == o->steps)
         return 0;
+    if (o->no_save)
+        return error_set(err, -EDOM,
+                         "--freeze-until %" PRIu64
+                         " goes on from a checkpoint of that step: leave --no-save out, or end with that step",
+                         o->freeze_until);
     if (reads_input(o))
         return error_set(err, -EDOM,
                          "--freeze-until %" PRIu64

@@ -6,7 +6,7 @@
  * as if that step had been the last.
  *
  * Checkpoints. One is due after every save_every steps and after the last one; with save_every 0, after the last one
- * alone. A checkpoint of step N is requested after step N is covered and before the next step opens. So it is the state after
+ * alone; with no_save none. A checkpoint of step N is requested after step N is covered and before the next step opens. So it is the state after
  * exactly N updates. Its files are written while training goes on. Only one checkpoint is written at a time: the next
  * one that is due waits for it, and so does the step after it. One that fails does not end the run. If a full disk rejects
  * the last checkpoint of a run, it is retried every 2 s for 10 minutes, unless the user interrupts.

@@ -231,6 +231,8 @@ static bool is_due_by_step(const struct client_steps *s)
 
 bool client_steps_save_is_due(const struct client_steps *s)
 {
+    if (s->run->options.no_save)
+        return false;
     if (s->covered != s->opened || s->covered == s->asked || s->covered == 0 || s->covered == s->run->saved_step)
         return false;
     return is_due_by_step(s) || is_due_by_time(s);

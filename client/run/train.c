@@ -149,13 +149,13 @@ static int open_job(struct client_train *t, struct error *err)
     if (rc)
         return rc;
     snprintf(request.job.freeze, sizeof request.job.freeze, "%s", o->freeze ? o->freeze : "");
-    request.job.files = client_files_are_needed(&t->link);
+    request.job.files = !o->no_save && client_files_are_needed(&t->link);
     if (request.job.files) {
         client_checkpoints_sweep(t->run.directory_fd);
         client_output_init(&t->steps.output, t->run.directory_fd, t->side_fd, t->run.first_step);
     }
     output_path(request.job.out, sizeof request.job.out, t->run.directory_fd);
-    const struct client_job_files files = {.output = request.job.files ? -1 : t->run.directory_fd,
+    const struct client_job_files files = {.output = request.job.files || o->no_save ? -1 : t->run.directory_fd,
                                            .side = t->side_fd,
                                            .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
@@ -242,9 +242,9 @@ static int measure_disk(struct client_train *t, struct error *err)
 static int check_disk(struct client_train *t, struct error *err)
 {
     const struct client_run *run = &t->run;
-    int rc = measure_disk(t, err);
+    int rc = run->options.no_save ? 0 : measure_disk(t, err);
 
-    if (rc || run->first_step == run->options.steps)
+    if (rc || run->options.no_save || run->first_step == run->options.steps)
         return rc;
     rc = client_disk_try(&t->disk, run->directory, run->directory_fd, run->first_step, err);
     return rc ? prefer_memory(run, rc, err) : 0;
@@ -470,7 +470,7 @@ static int take_over(struct client_train *t, const struct client_restart *restar
     if (!described->description.output) /* else its daemon may be writing one */
         client_checkpoints_sweep(t->run.directory_fd);
     rc = open_mirror(t, restart, err);
-    if (!rc)
+    if (!rc && !t->run.options.no_save)
         rc = measure_disk(t, err);
     if (!rc)
         rc = find_workers(t, err);

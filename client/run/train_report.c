@@ -123,7 +123,7 @@ static void report_start(struct client_train *t)
 
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
-    if (t->steps.events->on_disk)
+    if (t->steps.events->on_disk && !run->options.no_save)
         t->steps.events->on_disk(t->steps.user, client_disk_bytes(&t->disk), client_disk_most(&run->options),
                                  client_disk_free(run->directory_fd));
     if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))

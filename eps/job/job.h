@@ -208,7 +208,7 @@ static inline bool job_replays(const struct job *job)
     return job->host.replay == PLAN_REPLAY_ON;
 }
 
-/* True if the job can save checkpoints. */
+/* True if the job can save checkpoints: not with --no-save. */
 static inline bool job_has_output(const struct job *job)
 {
     return job->output >= 0 || job->request.job.files;

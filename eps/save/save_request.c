@@ -150,7 +150,7 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
         return error_set(err, -EINVAL, "this is host %u of %u: host 0 saves for all", job->peers->host,
                          job->peers->n_hosts);
     if (checkpoint && !job_has_output(job))
-        return error_set(err, -EINVAL, "the job has no output directory to save into");
+        return error_set(err, -EINVAL, "the job saves no checkpoints: its run was begun with --no-save");
     if (checkpoint && job->request.job.files && !job->client)
         return error_set(err, -EAGAIN,
                          "the job is detached, and only a client of user %u can open its checkpoint's files: eps train "

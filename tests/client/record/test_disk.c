@@ -120,6 +120,48 @@ TEST_IF(a_disk_that_is_too_small_refuses_the_run, has_mounts())
             "this model needs ", " of host memory");
 }
 
+/* Neither at its end, nor where it is stopped, resumed or its model asked for; and the losses are those of a run that saves. */
+TEST_IF(a_run_without_checkpoints_asks_for_no_room, has_mounts())
+{
+    expect("mkdir disk; unshare -rm bash -c 'mount -t tmpfs -o size=80k none disk; " TRAIN
+           "--no-save --eval-every 1 --out disk/run && ls disk/run >left && cp disk/run/metrics.jsonl .'",
+           0, "checkpoints  none: --no-save\n", "files        steps in disk/run/metrics.jsonl\n");
+    expect("cat left", 0, "log\nmetrics.jsonl\n");
+    expect(TRAIN "--eval-every 1 --out run", 0);
+    expect("for f in metrics.jsonl run/metrics.jsonl; do sed 's/.*\"loss\": \\([^,]*\\),.*/\\1/' $f >$f.losses; done; "
+           "wc -l <metrics.jsonl.losses && cmp metrics.jsonl.losses run/metrics.jsonl.losses",
+           0, "3\n");
+}
+
+TEST(a_resumed_run_may_go_on_without_checkpoints)
+{
+    expect(TRAIN "--save-every 1 --keep 0 --out run", 0);
+    expect("eps train --resume run --no-save --steps 5 && ls -d run/step-*", 0, "run/step-1\nrun/step-2\nrun/step-3\n");
+    expect("eps train --resume run/step-2 --no-save --out other && ls other", 0, "log\nmetrics.jsonl\n");
+    expect_sentence("eps train --resume other", 1, "other: its run ended before its first checkpoint", "");
+}
+
+TEST_EACH(options_on_checkpoints_do_not_go_without_them, 8)
+{
+    static const char *const options[] = {"--save-every 2",
+                                          "--save-every 0",
+                                          "--save-minutes 3",
+                                          "--keep 1",
+                                          "--mirror copy",
+                                          "--freeze wte.* --freeze-until 2",
+                                          "--resume run --grow 1 --out larger",
+                                          "--resume run --replace 0=80 --out larger"};
+    const char *given = options[_i], *end = strchr(given, ' ');
+    const char *name = _i == 5   ? "--freeze-until 2"
+                       : _i == 6 ? "--grow"
+                       : _i == 7 ? "--replace"
+                                 : print("%.*s", (int)(end - given), given);
+    const char *const command = _i < 6 ? TRAIN "--out none" : "eps train";
+
+    expect_sentence(print("%s --no-save %s", command, given), 2, name, "--no-save");
+    expect("test ! -e none && test ! -e copy && test ! -e larger", 0);
+}
+
 TEST_IF(a_disk_that_takes_nothing_refuses_the_run, has_mounts())
 {
     refused("mkdir disk; unshare -rm bash -c 'mount -t tmpfs none disk && mkdir disk/run && mount -o remount,ro "

@@ -430,6 +430,16 @@ TEST(a_stop_without_save_every_ends_it_at_once)
     ck_assert_uint_eq(user.n_saved, 0);
 }
 
+/* Whatever would be due: a step's number, its time, the best evaluation, the last step. */
+TEST(a_run_without_checkpoints_asks_for_none)
+{
+    run.options.no_save = true, run.options.save_every = 0, run.options.save_minutes = 1e-9, run.options.steps = 2;
+    run.options.eval_every = 1;
+    expect_run(0);
+    expect_asked("evaluate|open 0|evaluate|open 1|evaluate|");
+    expect_left("metrics.jsonl ");
+}
+
 TEST(a_stop_before_the_first_step_ends_it)
 {
     user.stop_after = 0, user.stop = 1;

@@ -105,7 +105,7 @@ TEST(a_viewer_is_told_why_nothing_can_be_saved)
     driver_close(&driver);
 
     driver_open(&driver, "lab", &(struct driver_options){0});
-    ask_save(&viewer), expect_refused(&viewer, "no output directory");
+    ask_save(&viewer), expect_refused(&viewer, "begun with --no-save");
     ask_snapshot(&viewer, files, 2), expect_refused(&viewer, "");
     ck_assert_int_eq(pipe(pipe_fds), 0);
     const int kinds[] = {pipe_fds[1], open("a", O_RDONLY), open("a", O_WRONLY | O_APPEND), open(".", O_RDONLY),

@@ -306,6 +306,36 @@ TEST(a_detached_job_whose_output_was_removed_makes_room)
     expect_stop(daemon);
 }
 
+/* Nothing of it can be kept: it may be taken over, but nobody waits for it. */
+TEST(a_detached_job_that_saves_nothing_makes_room)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_train_options options = run_of(&kinds[0], "whole");
+
+    ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
+    options.out = "taken", options.no_save = true, options.save_every = UINT64_MAX, options.keep = UINT32_MAX;
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
+    processes_await_state("lab", "detached");
+    expect_refusal(&(struct refusal){"eps save lab", 1, "the job saves no checkpoints", "--no-save"});
+    expect_refusal(
+        &(struct refusal){"eps train --attach lab --save-every 2 --no-save", 2, "--save-every", "--no-save"});
+    expect("eps train --attach lab", 0, "checkpoints  none: --no-save");
+    outputs_check_same_metrics("whole", "taken", STEPS);
+    expect("ls taken", 0, "metrics.jsonl\n");
+
+    options.out = "gone";
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
+    processes_await_state("lab", "detached");
+    expect("eps train --connect lab --model model.json --data text.txt --batch 4 --steps 1 --out next", 0);
+    expect("ls gone", 0, "metrics.jsonl\n");
+
+    options.out = "stopped";
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
+    processes_await_state("lab", "detached");
+    expect("eps stop lab 5", 0);
+    expect_stop(daemon);
+}
+
 /* A worker dies, and then the client that waits for another one. */
 TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
 {
