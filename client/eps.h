@@ -244,13 +244,13 @@ struct eps_eval_options {
      * from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length models, with a
      * max_length of seq + 1 and this stride. Not for masked tokens. */
     uint32_t stride;
-    double mask_fraction;                /* as in eps_train_options; for a model that predicts the next token also 0 */
-    uint64_t seed;                       /* of the masks; a run's held-out masks have the run's */
-    uint64_t eval_tokens;                /* maximum, spread evenly over the data; 0: all */
-    enum eps_separator separator;        /* as in eps_train_options */
-    const char *chat_template;           /* of conversations, as in eps_train_options */
-    enum eps_train_on train_on;          /* as chat_template */
-    enum eps_split split_special_tokens; /* as train_on */
+    double mask_fraction;         /* as in eps_train_options; for a model that predicts the next token also 0 */
+    uint64_t seed;                /* of the masks; a run's held-out masks have the run's */
+    uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
+    enum eps_separator separator; /* as in eps_train_options */
+    const char *chat_template;    /* of conversations, as in eps_train_options; unset: as the model was trained */
+    enum eps_train_on train_on;   /* as in eps_train_options */
+    enum eps_split split_special_tokens; /* as chat_template */
     enum eps_long long_rows;             /* as train_on */
     bool pack;                           /* as train_on; the loss is the same, to rounding */
     const char *columns;                 /* of a classifier's data, as in eps_train_options */

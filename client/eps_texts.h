@@ -109,9 +109,9 @@ struct eps_chat_options {
     double wait; /* as in eps_eval_options */
     const char *device;
     uint64_t device_mem;
-    const char *chat_template;           /* the name of one of several templates, as in eps_train_options */
-    const char *system;                  /* the system message; NULL: none, or the template's own */
-    enum eps_split split_special_tokens; /* as in eps_train_options */
+    const char *chat_template; /* the name of one of several templates; NULL: as the model was trained, or `default` */
+    const char *system;        /* the system message; NULL: none, or the template's own */
+    enum eps_split split_special_tokens; /* as in eps_train_options; unset: as the model was trained */
     /* Tokens that the model sees of the conversation, answers included; 0: 4096, or the model's positions if they are
      * fewer. The cache of keys and values has this size. When a message leaves less than a quarter of them for the
      * answer (or than n_tokens, if that is less), the oldest messages but the system's are dropped. */

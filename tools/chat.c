@@ -194,11 +194,13 @@ int command_chat(int argc, char **argv)
         {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
          "where the base of an adapter is, if its adapter_config.json names another place"},
         {"--chat-template", "NAME", ARGUMENT_TEXT, &o->chat_template,
-         "which of the model's chat templates, where it has several by name; default: the one called default"},
+         "which of the model's chat templates, where it has several by name; default: that of the model's training, or "
+         "the one called default"},
         {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
          "the system message; default: the template's own, if it has one"},
         {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
-         "what special tokens are that messages spell, as in eps train --help; default yes: text"},
+         "what special tokens are that messages spell, as in eps train --help; default as in the model's training, or "
+         "yes"},
         {"--context", "N", ARGUMENT_COUNT, &o->context,
          "tokens of the conversation that the model sees, its answers included; default 4096, or the model's positions "
          "if they are fewer. Once a quarter of them is not left for an answer, the oldest messages are dropped"},

@@ -318,11 +318,13 @@ int command_eval(int argc, char **argv)
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
         {"--chat-template", "NAME", ARGUMENT_TEXT, &options.chat_template,
-         "of conversations: which of the model's chat templates, as in eps train --help"},
+         "of conversations: which of the model's chat templates, as in eps train --help; default that of the model's "
+         "training"},
         {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,
          "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
         {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
-         "of conversations: what special tokens are that messages spell, as in eps train --help; default yes"},
+         "of conversations: what special tokens are that messages spell, as in eps train --help; default as in the "
+         "model's training, or yes"},
         {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows,
          "what becomes of conversations of more than --seq tokens; default cut"},
         {"--pack", NULL, ARGUMENT_FLAG, &options.pack,

@@ -65,6 +65,8 @@ static int open_template(struct eps_chat *chat, struct error *err)
 {
     const json_t *side = chat->forward.model.side;
     const char *system = chat->options.system;
+
+    client_forward_follow_training(&chat->forward, &chat->options.chat_template, &chat->options.split_special_tokens);
     int rc = client_template_find(&chat->template, side, chat->options.chat_template, false, err);
 
     if (rc)

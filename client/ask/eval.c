@@ -49,15 +49,15 @@ static int open_data(struct eval *e, struct error *err)
     const struct eps_eval_options *o = &e->options;
     const struct model_config *config = &e->forward.model.config;
     const struct client_watch *watch = &e->forward.link.watches[1];
-    const struct client_source_rules rules = {.separator = o->separator,
-                                              .chat_template = o->chat_template,
-                                              .train_on = o->train_on,
-                                              .split_special_tokens = o->split_special_tokens,
-                                              .long_rows = o->long_rows,
-                                              .seq = o->seq,
-                                              .source_seq = o->source_seq,
-                                              .mask_fraction = o->mask_fraction,
-                                              .watch = watch};
+    struct client_source_rules rules = {.separator = o->separator,
+                                        .chat_template = o->chat_template,
+                                        .train_on = o->train_on,
+                                        .split_special_tokens = o->split_special_tokens,
+                                        .long_rows = o->long_rows,
+                                        .seq = o->seq,
+                                        .source_seq = o->source_seq,
+                                        .mask_fraction = o->mask_fraction,
+                                        .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
     const bool undecided = kind == &client_source_text &&
                            (o->chat_template || o->train_on || o->split_special_tokens || o->long_rows || o->pack),
@@ -74,6 +74,9 @@ static int open_data(struct eval *e, struct error *err)
         kind = client_source_pack(kind);
     if (!rc)
         rc = kind->check_evaluation(o, predicts, err);
+    if (!rc &&
+        (kind == &client_source_conversations || kind == &client_source_packed || kind == &client_source_preferences))
+        client_forward_follow_training(&e->forward, &rules.chat_template, &rules.split_special_tokens);
     if (!rc)
         rc = open_source(e, kind, err);
     if (!rc)

@@ -51,6 +51,16 @@ static int open_model(struct client_forward *f, struct error *err)
     return rc ? rc : client_model_check(&f->model, on_checked, &f->options, err);
 }
 
+void client_forward_follow_training(const struct client_forward *f, const char **chat_template, enum eps_split *split)
+{
+    struct error sentence;
+
+    if (!client_model_follow_training(chat_template, split, &f->model))
+        return;
+    error_set(&sentence, 0, "the chat template is %.60s, as in the training of this model", *chat_template);
+    client_tell(f->options.on_note, f->options.user, sentence.text);
+}
+
 static int copy_live_model(struct client_forward *f, struct error *err)
 {
     const char *connect = f->options.connect;
@@ -229,10 +239,11 @@ static int take(struct client_model *out, uint64_t *step, struct client_link *li
     if (rc == 0)
         rc = read_side(&side, fds[SIDE], err);
     if (rc == 0) {
-        const json_t *options = json_object_get(side, "options");
+        json_t *options = json_object_get(side, "options");
         rc = client_model_from(out, &(struct client_model_name){name, base_model}, fds[CONFIG], fds[WEIGHTS],
                                json_incref(json_object_get(side, "files")), err);
         out->precision = client_model_precision(options);
+        out->trained = rc ? NULL : json_incref(options);
         out->dtype = client_model_dtype(options);
         fds[CONFIG] = fds[WEIGHTS] = -1;
     }

@@ -43,6 +43,10 @@ struct client_forward {
 int client_forward_open(struct client_forward *forward, const struct client_forward_options *options,
                         struct error *err);
 
+/* client_model_follow_training of the open model, and a note that names the template. */
+void client_forward_follow_training(const struct client_forward *forward, const char **chat_template,
+                                    enum eps_split *split);
+
 /* Finds or starts the workers. link is then a client's session, ready for a job. */
 int client_forward_start(struct client_forward *forward, struct error *err);
 

@@ -383,6 +383,19 @@ enum number_type client_model_precision(const json_t *options)
     return NUMBER_FP32;
 }
 
+bool client_model_follow_training(const char **chat_template, enum eps_split *split, const struct client_model *model)
+{
+    const char *name = json_string_value(json_object_get(model->trained, "chat_template")),
+               *splits = json_string_value(json_object_get(model->trained, "split_special_tokens"));
+    const bool gives = name && !*chat_template;
+
+    if (gives)
+        *chat_template = name;
+    if (*split == EPS_SPLIT_DEFAULT && splits && strcmp(splits, "no") == 0)
+        *split = EPS_SPLIT_NO;
+    return gives;
+}
+
 enum safetensors_type client_model_dtype(const json_t *options)
 {
     const char *name = json_string_value(json_object_get(options, CLIENT_MODEL_DTYPE_KEY));
@@ -495,6 +508,8 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     if (rc <= 0)
         return rc == -EINVAL ? name_others(model, rc, err) : rc;
     model->precision = client_model_precision(checkpoint.options);
+    json_decref(model->trained);
+    model->trained = json_incref(checkpoint.options);
     rc = check_files(&checkpoint, directory, on_bytes, data, err);
     checkpoint_free(&checkpoint);
     close(directory);
@@ -551,5 +566,6 @@ void client_model_close(struct client_model *model)
         close(model->config_fd);
     model->config_fd = -1;
     json_decref(model->side);
-    model->side = NULL;
+    json_decref(model->trained);
+    model->side = model->trained = NULL;
 }

@@ -32,7 +32,8 @@ struct client_model {
     const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
     char wrapper[WRAPPER_NOTE_BYTES]; /* the model that its text model is a part of (proto/model/wrapper.h); else "" */
-    json_t *side;             /* the other files beside config.json (proto/model/model_files.h); NULL: not read */
+    json_t *trained; /* the options of its training (client/record/record.h), if its checkpoint says; else NULL */
+    json_t *side;    /* the other files beside config.json (proto/model/model_files.h); NULL: not read */
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
@@ -63,7 +64,7 @@ int client_model_open_fresh(struct client_model *out, const struct client_model_
  * own. */
 int client_model_replace_config(struct client_model *model, const char *text, struct error *err);
 
-/* Verifies the model's files against their checkpoint's checksums and takes the precision from the checkpoint. Files
+/* Verifies the model's files against their checkpoint's checksums, and takes precision and options from it. Files
  * that are no checkpoint's pass. on_bytes as in checkpoint_check. -EINVAL with a sentence that names directory and
  * file. */
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
@@ -99,6 +100,10 @@ struct client_peft client_model_peft(const struct model_config *config);
 
 /* The precision in a run's recorded options (client/record/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);
+
+/* Where they are unset, how the model's training read conversations: the name of its chat template, borrowed, and what
+ * special tokens were that messages spell. True if that gave the name. */
+bool client_model_follow_training(const char **chat_template, enum eps_split *split, const struct client_model *model);
 
 /* The type of the weights that a run began from, in its recorded options: "fp16", "bf16"; without the key fp32. */
 #define CLIENT_MODEL_DTYPE_KEY "source_dtype"

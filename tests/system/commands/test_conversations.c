@@ -104,6 +104,35 @@ TEST(a_conversation_with_tools_has_the_template_of_tools)
     expect("eps eval --model exported --data named.jsonl --chat-template rag " MACHINE, 0);
 }
 
+static double loss_of(const char *options)
+{
+    json_t *said = expect_json(print("eps eval %s --json " MACHINE, options), 0);
+    const double loss = json_number_at(said, "loss");
+
+    json_decref(said);
+    return loss;
+}
+
+/* The name that training was given need not be given again; another one may be. */
+TEST(a_trained_model_is_measured_and_asked_in_the_template_of_its_training)
+{
+    expect("mkdir -p asked/additional_chat_templates && cp chat/config.json asked", 0);
+    processes_put_text("asked/chat_template.jinja", "{{ raise_exception('not this one') }}");
+    processes_put_text("asked/additional_chat_templates/rag.jinja",
+                       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+                       "{% if add_generation_prompt %}[assistant]{% endif %}");
+    expect("head -n 9 chat.jsonl >asked.jsonl && eps train --model asked/config.json --data asked.jsonl "
+           "--chat-template rag --batch 2 --steps 1 --out following " MACHINE,
+           0);
+    expect("eps eval --model following --data asked.jsonl 2>&1 " MACHINE, 0,
+           "the chat template is rag, as in the training of this model");
+    expect("eps eval --model following --data asked.jsonl --chat-template default " MACHINE, 1, "not this one");
+    expect("eps eval --model following --data plain.txt " MACHINE, 0); /* which needs none */
+    expect("printf hi | eps chat --model following --tokens 3 2>&1", 0,
+           "the chat template is rag, as in the training of this model");
+    expect("printf hi | eps chat --model following --tokens 3 --chat-template default", 1, "not this one");
+}
+
 /* As a mark of transformers' that holds nothing: the row has nothing to train. */
 TEST(an_empty_answer_that_a_template_marks_makes_an_unanswered_row)
 {
@@ -190,6 +219,9 @@ TEST(a_run_whose_messages_spell_tokens_goes_on_with_them)
     expect("mkdir again && cp -r parsed/step-2 again && eps train --resume again", 0, "continuing from");
     expect("cmp parsed/step-4/model.safetensors again/step-4/model.safetensors", 0);
     expect("eps train --resume again --steps 5 --split-special-tokens yes", 2, "--split-special-tokens");
+    const double given = loss_of("--model again --data spelled.jsonl --split-special-tokens no");
+    ck_assert_double_eq(loss_of("--model again --data spelled.jsonl"), given);
+    ck_assert_double_ne(loss_of("--model again --data spelled.jsonl --split-special-tokens yes"), given);
     expect(
         "eps train --model spelled/config.json --data spelled.jsonl --batch 4 --steps 4 --seed 3 --out pieces " MACHINE
         "&& ! cmp -s parsed/step-4/model.safetensors pieces/latest/model.safetensors",
