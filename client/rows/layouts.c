@@ -311,8 +311,8 @@ static int take_messages(json_t *messages, json_t *object, struct error *err)
     return json_array_extend(messages, given) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
-/* A list, or the JSON text of one, as data sets have it whose columns are texts: a new reference. NULL, with 0: there is none, or
- * it is empty. */
+/* A list, or the JSON text of one, as data sets have it whose columns are texts: a new reference. NULL, with 0: there is none. An
+ * empty list is one, as in transformers: a template may ask whether there is one. */
 static json_t *optional_list(int *rc, json_t *object, const char *key, struct error *err)
 {
     json_t *list = json_object_get(object, key), *parsed = NULL;
@@ -324,9 +324,20 @@ static json_t *optional_list(int *rc, json_t *object, const char *key, struct er
         list = parsed = wide_read(json_string_value(list), json_string_length(list), JSON_ALLOW_NUL, &why);
     if (!json_is_array(list) && !*rc)
         *rc = error_set(err, -EINVAL, "its %s are no list", key);
-    list = *rc || json_array_size(list) == 0 ? NULL : json_incref(list);
+    list = *rc ? NULL : json_incref(list);
     json_decref(parsed);
     return list;
+}
+
+/* The one of two lists, either of which may be NULL, that is not empty. */
+static json_t *fuller(json_t *a, json_t *b)
+{
+    return !b || json_array_size(a) > 0 ? a : json_array_size(b) > 0 || !a ? b : a;
+}
+
+static bool are_full(const json_t *a, const json_t *b)
+{
+    return json_array_size(a) > 0 && json_array_size(b) > 0;
 }
 
 /* OpenAI's tools before they had types. */
@@ -352,14 +363,16 @@ static int take_tools(json_t *out, json_t *object, struct error *err)
     int rc = 0;
     json_t *tools = optional_list(&rc, object, "tools", err), *functions = optional_list(&rc, object, "functions", err);
 
-    if (!rc && tools && functions && !json_equal(tools, functions))
+    if (!rc && are_full(tools, functions) && !json_equal(tools, functions))
         rc = error_set(err, -EINVAL, "it has \"tools\" and \"functions\": keep one of them");
-    if (!rc && functions && !tools && !(tools = tools_of_functions(functions)))
+    json_t *kept = json_incref(fuller(tools, functions));
+    if (kept && kept == functions) {
+        json_decref(kept);
+        kept = tools_of_functions(functions);
+    }
+    if (!rc && (tools || functions) && (!kept || json_object_set(out, "tools", kept)))
         rc = error_set(err, -ENOMEM, "out of memory");
-    if (!rc && tools && json_object_set(out, "tools", tools))
-        rc = error_set(err, -ENOMEM, "out of memory");
-    json_decref(tools);
-    json_decref(functions);
+    json_decref(tools), json_decref(functions), json_decref(kept);
     return rc;
 }
 
@@ -374,9 +387,9 @@ static int take_kwargs(json_t *out, json_t *object, struct error *err)
     for (size_t i = 0; !rc && i < sizeof own / sizeof *own; i++)
         if (has(given, own[i]))
             rc = error_set(err, -EINVAL, "its chat_template_kwargs have \"%s\": leave it out there", own[i]);
-    if (!rc && (other = optional_list(&rc, given, "documents", err)) && documents)
+    if (!rc && are_full(other = optional_list(&rc, given, "documents", err), documents))
         rc = error_set(err, -EINVAL, "it has \"documents\", and its chat_template_kwargs have them, too: keep one");
-    if (!rc && ((documents || other) && json_object_set(out, "documents", documents ? documents : other)))
+    if (!rc && (documents || other) && json_object_set(out, "documents", fuller(documents, other)))
         rc = error_set(err, -ENOMEM, "out of memory");
     json_object_del(kwargs, "documents");
     if (!rc && given && (!kwargs || json_object_set(out, "chat_template_kwargs", kwargs)))

@@ -18,7 +18,7 @@ CONFIG = {"model_type": "gpt2", "vocab_size": 65536, "n_positions": 1024, "n_emb
 
 
 def template(mark):
-    return ("{% for m in messages %}<|im_start|>{{ m.role }} " + mark + "\n{{ m.content }}<|im_end|>{% endfor %}{{ tools | tojson if tools }}"
+    return ("{% for m in messages %}<|im_start|>{{ m.role }} " + mark + "\n{{ m.content }}<|im_end|>{% endfor %}{{ tools | tojson if tools is not none }}"
             "{% if add_generation_prompt %}<|im_start|>assistant " + mark + "\n{% endif %}")
 
 
@@ -31,7 +31,7 @@ def compare(n):
             rows = [conversations.conversation(draw, with_tools=False) for _ in range(n // 6)]
             for row in rows:
                 if draw.random() < 0.5:
-                    row["tools"] = [{"name": "f", "most": draw.choice([19.99, 1e-7, 10 ** 20])}]
+                    row["tools"] = draw.choice([[], [{"name": "f", "most": draw.choice([19.99, 1e-7, 10 ** 20])}]])
             with tempfile.TemporaryDirectory() as folder:
                 tokenizer.save_pretrained(folder, save_jinja_files=as_files)
                 pathlib.Path(folder, "config.json").write_text(json.dumps(CONFIG))

@@ -14,7 +14,8 @@
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 static const char template[] =
-    "{{ first or '' }}{% for t in tools or [] %}{{ '(' + t.function.name + ')' }}{% endfor %}"
+    "{{ first or '' }}{{ ('t' if tools is not none else '-') ~ ('d' if documents is not none else '-') if asks }}"
+    "{% for t in tools or [] %}{{ '(' + t.function.name + ')' }}{% endfor %}"
     "{% for d in documents or [] %}{{ '{' + d.text + '}' }}{% endfor %}"
     "{% for m in messages %}{{ '<' + m['role'] + '>' + m.content + (m.mood or '') }}"
     "{% if m.role == 'assistant' %}{{ '.' }}{% endif %}{% endfor %}"
@@ -62,6 +63,7 @@ static int read_line(char got[600], char unread[600], const char *line, bool pai
 #define FIRST_NOT  "<user>a<assistant>b.<user>a<assistant>[b.]"
 #define BOTH       "<user>a<assistant>[b.]<user>a<assistant>[b.]"
 #define ONE        "<user>a<assistant>[b.]"
+#define ASKS       ", 'chat_template_kwargs': {'asks': 1}"
 
 static const struct {
     const char *line, *want, *unread;
@@ -86,6 +88,13 @@ static const struct {
     {"{'messages': [" TURN("") "], 'system': 's'}", "<system>s" ONE, ""},
     {"{'messages': [{'role': 'system', 'content': 's'}, " TURN("") "], 'system': 's'}", "<system>s" ONE, ""},
     {"{'messages': [" TURN("") "], 'system': '', 'tools': [], 'functions': null}", ONE, ""},
+    /* As by transformers' apply_chat_template, which gets an empty list as one, and null as none. */
+    {"{'messages': [" TURN("") "], 'tools': [], 'documents': []" ASKS "}", "td" ONE, ""},
+    {"{'messages': [" TURN("") "], 'tools': '[]', 'documents': null" ASKS "}", "t-" ONE, ""},
+    {"{'messages': [" TURN("") "], 'tools': null, 'documents': ''" ASKS "}", "--" ONE, ""},
+    {"{'messages': [" TURN("") "], 'tools': [], 'functions': [{'name': 'f'}]" ASKS "}", "t-(f)" ONE, ""},
+    {"{'prompt': [" USER "], 'completion': [{'role': 'assistant', 'content': 'b'}], 'tools': []" ASKS "}", "t-" ONE,
+     ""},
     {"{'prompt': [" USER "], 'completion': [{'role': 'assistant', 'content': 'b'}], 'system': 's'}", "<system>s" ONE,
      ""},
     {"{'messages': [" TURN("") "], 'functions': [{'name': 'f'}]}", "(f)" ONE, ""},
