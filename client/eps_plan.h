@@ -77,7 +77,8 @@ struct eps_plan {
     struct {
         uint64_t host_bytes, device_bytes; /* of the plan after options.freeze_until, if that is set */
     } thawed;
-    uint32_t adapter_rank; /* the largest of adapters, if these are trained; 0: they are not */
+    uint32_t adapter_rank,
+        adapter_least_rank; /* the largest and smallest of adapters, if these are trained; 0: they are not */
     uint32_t n_layers, width;
     uint32_t image_height, image_width; /* of each row, in pixels; 0: rows are of tokens */
     uint32_t n_workers;                 /* workers that get a share */

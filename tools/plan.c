@@ -43,9 +43,12 @@ static void print_asked(const struct eps_plan *plan)
         printf(", %s of them frozen%s (%s)", text_count(count, plan->frozen.n_parameters), text_base(o->base),
                o->freeze);
     if (plan->adapter_rank)
-        printf(", %s of them trained in adapters of rank %u, the others frozen%s",
-               text_count(count, plan->n_parameters - plan->frozen.n_parameters), plan->adapter_rank,
-               text_base(o->base));
+        printf(", %s of them trained in adapters of rank ",
+               text_count(count, plan->n_parameters - plan->frozen.n_parameters));
+    if (plan->adapter_least_rank < plan->adapter_rank)
+        printf("%u to ", plan->adapter_least_rank);
+    if (plan->adapter_rank)
+        printf("%u, the others frozen%s", plan->adapter_rank, text_base(o->base));
     if (o->task == EPS_CLASSIFY)
         printf(", to classify rows: %u classes", o->n_labels);
     else if (o->task == EPS_REGRESS)

@@ -352,6 +352,7 @@ static void fill(struct eps_plan *out, struct question *q, const struct plan_fit
     *out = (struct eps_plan){.options = q->options,
                              .n_parameters = q->model.n_parameters,
                              .adapter_rank = q->config.adapter.rank,
+                             .adapter_least_rank = model_adapter_least_rank(&q->config.adapter),
                              .n_layers = q->config.n_layers,
                              .width = q->config.width,
                              .image_height = q->config.image.height,

@@ -176,17 +176,22 @@ static void print_count(char *out, size_t cap, uint64_t n)
 /* Says how much of a model with adapters is trained. */
 static int note_adapters(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
-    char trained[24], all[24];
+    const struct model_adapter *adapter = &run->model.config.adapter;
+    const uint32_t least = model_adapter_least_rank(adapter);
+    char trained[24], all[24], ranks[32];
     struct model model;
 
-    if (run->model.config.adapter.rank == 0)
+    if (adapter->rank == 0)
         return 0;
     const int rc = client_options_model(&model, &run->model.config, in, err);
     print_count(trained, sizeof trained, model.n_trained);
     print_count(all, sizeof all, model.n_parameters);
     model_free(&model);
-    note(run, "adapters of rank %s%u: %s of %s parameters are trained",
-         run->model.config.adapter.forms.n > 0 ? "up to " : "", run->model.config.adapter.rank, trained, all);
+    if (least < adapter->rank)
+        snprintf(ranks, sizeof ranks, "%u to %u", least, adapter->rank);
+    else
+        snprintf(ranks, sizeof ranks, "%u", adapter->rank);
+    note(run, "adapters of rank %s: %s of %s parameters are trained", ranks, trained, all);
     return rc;
 }
 

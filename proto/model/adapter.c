@@ -180,6 +180,18 @@ int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t 
     return json_object_get(value, "forms") ? read_forms(out, value, n_blocks, err) : 0;
 }
 
+uint32_t model_adapter_least_rank(const struct model_adapter *adapter)
+{
+    uint32_t least = adapter->rank;
+
+    for (uint32_t form = 0; form < adapter->forms.n; form++)
+        for (size_t i = 0; i < ADAPTER_MAPS; i++) {
+            const uint32_t rank = adapter->forms.maps[form][i].rank;
+            least = rank > 0 && rank < least ? rank : least;
+        }
+    return least;
+}
+
 /* ---- names ---- */
 
 /* The pieces of the layer's one unit: one for each of its program's tensors, in their order. */

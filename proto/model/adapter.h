@@ -74,6 +74,9 @@ struct model_layer;
 /* Reads the value of config.json's key, of a model with so many blocks. -EINVAL with a sentence. */
 int model_adapter_read(struct model_adapter *out, const struct json_t *value, uint32_t n_blocks, struct error *err);
 
+/* The smallest rank of any map; 0: there is no adapter. */
+uint32_t model_adapter_least_rank(const struct model_adapter *adapter);
+
 /* The factor of the map whose A this tensor is. */
 float model_adapter_factor(const struct model *model, uint32_t tensor);
 

@@ -54,6 +54,15 @@ MODELS = {  # family, numbers of the config, numbers of the adapter
     "lora_bert": ("bert", ENCODER, dict(r=4, lora_alpha=8, target_modules=["query", "value", "dense"])),
     "lora_roberta": ("roberta", ENCODER | dict(type_vocab_size=1, max_position_embeddings=26, pad_token_id=1), dict(
         r=6, lora_alpha=3, target_modules="all-linear", use_rslora=True)),
+    # Ranks and alphas by module, by block and by both; one block without adapters; maps of one input that differ.
+    "lora_patterns": ("qwen3", DECODER | dict(head_dim=10, num_hidden_layers=3), dict(
+        r=4, lora_alpha=8, layers_to_transform=[0, 2],
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        rank_pattern={"q_proj": 6, "layers.2.self_attn.v_proj": 1, "down_proj": 2},
+        alpha_pattern={"v_proj": 9, "layers.0.mlp.up_proj": 3.5, r".*\.2\..*_proj": 5})),
+    "lora_patterns_rs": ("gpt2", GPT2 | dict(n_layer=3), dict(
+        r=3, lora_alpha=4, layers_to_transform=[1, 2], target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True,
+        use_rslora=True, rank_pattern={"h.1.attn.c_proj": 7, "mlp.c_proj": 1}, alpha_pattern={"c_attn": 2.5})),
     "lora_dropout": ("llama", DECODER, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], lora_dropout=0.25)),
 }
 # The draw of weights and tokens where it has another name: in that of the name itself a first gradient is smaller than Adam's
@@ -182,11 +191,23 @@ def stems(run):
     return sorted({re.sub(rf"^({prefix}\.)?(h|layers|encoder\.layer)\.\d+\.", "", m) for m in run.modules})
 
 
+def forms_of(run, modules):
+    """The ranks and alphas that PEFT gave each of the modules, block by block (proto/model/adapter.h)."""
+    layers = [re.search(r"\.(?:h|layers|layer)\.(\d+)\.(.*)", m) for m in run.modules]
+    adapted = dict(run.model.model.base_model.model.named_modules())
+    maps = {(int(of[1]), of[2]): [adapted[m].r["default"], adapted[m].lora_alpha["default"]] for m, of in zip(run.modules, layers)}
+    blocks = [[maps.get((block, m)) for m in modules] for block in range(run.model.model.config.num_hidden_layers)]
+    nowhere = [None] * len(modules)
+    kinds = [nowhere] + [b for i, b in enumerate(blocks) if b != nowhere and b not in blocks[:i]]
+    return {"forms": kinds, "blocks": [kinds.index(b) for b in blocks], "outside": 0}
+
+
 def config_json(name, run):
     family, _, adapter = MODELS[name]
+    by_pattern = forms_of(run, stems(run)) if "rank_pattern" in adapter else {}
     keep = {k: v for k, v in config_of(name).to_dict().items() if k not in ("transformers_version", "id2label", "label2id")}
     return keep | {"architectures": [distribution.FAMILIES[family][1].__name__],
-                   "adapter": {"peft": {"peft_type": "LORA"} | adapter, "modules": stems(run)}}
+                   "adapter": {"peft": {"peft_type": "LORA"} | adapter, "modules": stems(run)} | by_pattern}
 
 
 def train(name, ways, writer):

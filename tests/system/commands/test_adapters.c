@@ -216,6 +216,22 @@ TEST(an_export_keeps_the_order_of_patterns)
     expect_file("ordered/adapter_config.json", "\"attn.c_proj\": 7,\n    \".*c_proj\": 9");
 }
 
+/* By the config of the adapter: 2 of most maps, 5, 1 and 3 of others; 3 of most, 1 of a few. */
+TEST_EACH(ranks_that_differ_are_told_by_the_smallest_and_the_largest, COUNT(patterned))
+{
+    const char *const name = patterned[_i], *const ranks = _i ? "adapters of rank 1 to 3" : "adapters of rank 1 to 5";
+
+    expect(print("mkdir told-%s && cd told-%s && cp -r " FIXTURES "%s " FIXTURES "adapter_%s . && "
+                 "head -c 400 /dev/zero >ids.bin && eps plan --model adapter_%s --seq 8 --batch 1 --device cpu",
+                 name, name, _i ? "qwen3" : "untied", name, name),
+           0, ranks);
+    expect(print("cd told-%s && eps train --model adapter_%s --data ids.bin --seq 8 --batch 1 --steps 1 --device cpu "
+                 "--out out",
+                 name, name),
+           0, ranks);
+    expect("eps plan --model base --lora rank=4 --seq 8 --batch 1 --device cpu", 0, "adapters of rank 4, the others");
+}
+
 /* Names of the tensors in a file of weights. */
 static void check_tensors(const char *path, unsigned n, const char *one, unsigned other)
 {
