@@ -160,8 +160,6 @@ int client_writer_begin(struct client_writer *w, uint32_t row, const uint32_t *b
                         struct error *err)
 {
     struct client_line *line = &w->lines[row];
-    const char *text;
-    size_t n;
 
     client_stop_begin(&line->stop);
     client_sampler_begin(&line->sampler, before, n_before);
@@ -170,7 +168,7 @@ int client_writer_begin(struct client_writer *w, uint32_t row, const uint32_t *b
     if (!w->tokenizer)
         return 0;
     int rc = client_decoder_open(&line->decoder, w->tokenizer, err);
-    return rc ? rc : client_decoder_push(line->decoder, &text, &n, before, n_before, false, false, err);
+    return rc ? rc : client_decoder_skip(line->decoder, before, n_before, err);
 }
 
 bool client_writer_ends(const struct client_writer *w, uint32_t id)

@@ -180,11 +180,14 @@ int client_decoder_open(struct client_decoder **out, const struct client_tokeniz
 void client_decoder_close(struct client_decoder *decoder); /* NULL is safe */
 
 /* Sets *text (*n bytes of valid UTF-8, maybe none) to what these tokens add to the text, borrowed until the next call.
- * Bytes that only begin a character, and runs of tokens that are single bytes, are kept until they end. special: added
- * tokens that are special give their text; otherwise nothing. last: no more tokens will come. All texts together are
- * what Hugging Face's tokenizers make of all tokens. -ENOMEM. */
+ * Bytes that only begin a character, and runs of tokens that are single bytes, are kept until they end; blanks, where
+ * clean_up_tokenization_spaces may take them. special: added tokens that are special give their text; otherwise nothing.
+ * last: no more tokens will come. All texts together are what transformers makes of all tokens. -ENOMEM. */
 int client_decoder_push(struct client_decoder *decoder, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                         bool special, bool last, struct error *err);
+
+/* Tokens before the text, which are no part of it: whether a token begins with a blank may depend on them. -ENOMEM. */
+int client_decoder_skip(struct client_decoder *decoder, const uint32_t *ids, size_t n_ids, struct error *err);
 
 /* Adds the tokens with a name that the tokenizer's side files give, {"bos_token": "<s>", ...}, as transformers' templates see
  * them: also those of the tokenizer's class. -EINVAL with a sentence that names the file; -ENOMEM. */

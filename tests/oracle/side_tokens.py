@@ -11,6 +11,7 @@ often with no class in tokenizer_config.json. Exit status 1 if any differ.
 
     side_tokens.py fixtures       writes a few drawn cases, with the ids and names of tokens of transformers, to
                                   tests/fixtures/tokenizers/side.expected.json
+    side_tokens.py tidied         writes texts that transformers decodes with clean_up_tokenization_spaces to tidy.expected.json
 """
 import argparse
 import collections
@@ -190,9 +191,34 @@ def write_fixtures():
         "[" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in out) + "]\n")
 
 
+def write_tidied():
+    draw, out, even = random.Random(20261129), [], "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+    words = [" .", " ?", " !", " ,", " ' ", "'", " n't", " 'm", " do not", " 's", " 've", " 're", " '", "  ", " ", "the", " fox", " it", ".", "n't", "..", " ' ' "]
+    for base in ("t5", "albert", "bert", "bert_cased", "llama2", "gemma", "qwen"):
+        for settings in ({"clean_up_tokenization_spaces": True}, {"clean_up_tokenization_spaces": False}, {},
+                         {"clean_up_tokenization_spaces": True, even: True}):
+            model_type, classes = BASES.get(base, ("albert", ["PreTrainedTokenizerFast"]))
+            config = {"tokenizer_class": classes[0], **settings, **({"do_lower_case": base == "bert"} if base.startswith("bert") else {})}
+            files = base_files(base)[0]
+            case = {"base": base, "model_type": model_type, "side": {"tokenizer_config.json": json.dumps(config)}, "ids": [], "texts": [], "tidied": []}
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in {**files, **case["side"], "config.json": json.dumps({"model_type": model_type})}.items():
+                    (pathlib.Path(folder) / name).write_text(text)
+                tokenizer = AutoTokenizer.from_pretrained(folder)
+            for _ in range(10):
+                ids = tokenizer("".join(draw.choice(words) for _ in range(draw.randint(1, 12))), add_special_tokens=False)["input_ids"]
+                if ids:
+                    case["ids"].append(ids)
+                    case["texts"].append(tokenizer.decode(ids))
+                    case["tidied"].append(case["texts"][-1] != tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+            out.append(case)
+    (FIXTURES / "tokenizers" / "tidy.expected.json").write_text(
+        "[" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in out) + "]\n")
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="?", choices=["compare", "fixtures"], default="compare")
+    parser.add_argument("what", nargs="?", choices=["compare", "fixtures", "tidied"], default="compare")
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--types", action="store_true")
@@ -200,6 +226,8 @@ def main():
     args = parser.parse_args()
     if args.what == "fixtures":
         return write_fixtures()
+    if args.what == "tidied":
+        return write_tidied()
     draw, cases, wants = random.Random(args.seed), [], []
     for _ in range(args.draws):
         case = draw_case(draw, args.types)

@@ -1,4 +1,4 @@
-/* Tokens into text: tokenizer.json's decoder, one token at a time. */
+/* Tokens into text: tokenizer.json's decoder, one token at a time, and what tokenizer_config.json takes from the text. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
 #include "client/text/utf8.h"
@@ -14,6 +14,7 @@ struct client_decoder {
     struct client_text *texts;   /* (n_decoding + 1) a token after each step; the last: what is given out */
     struct client_text held;     /* bytes of tokens such as <0xE2> */
     struct client_stream stream; /* byte-level tokens: characters from bytes */
+    struct tokenizer_tidy tidy;
 };
 
 int client_decoder_open(struct client_decoder **out, const struct client_tokenizer *t, struct error *err)
@@ -43,6 +44,7 @@ void client_decoder_close(struct client_decoder *d)
     free(d->n_seen);
     free(d->held.bytes);
     client_stream_free(&d->stream);
+    free(d->tidy.out.bytes);
     free(d);
 }
 
@@ -218,8 +220,8 @@ static int end_steps(struct client_decoder *d, struct error *err)
     return rc;
 }
 
-int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
-                        bool special, bool last, struct error *err)
+static int decode(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
+                  bool special, bool last, struct error *err)
 {
     const struct client_tokenizer *t = d->tokenizer;
     struct client_text *out = &d->texts[t->n_decoding];
@@ -238,6 +240,22 @@ int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, 
     if (rc || !t->byte_level)
         return rc;
     return client_stream_push(&d->stream, text, n, out->bytes, out->n, last, err);
+}
+
+int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
+                        bool special, bool last, struct error *err)
+{
+    const int rc = decode(d, text, n, ids, n_ids, special, last, err);
+
+    return rc || !d->tokenizer->tidies ? rc : tokenizer_tidy_push(&d->tidy, text, n, *text, *n, last, err);
+}
+
+int client_decoder_skip(struct client_decoder *d, const uint32_t *ids, size_t n_ids, struct error *err)
+{
+    const char *text;
+    size_t n;
+
+    return decode(d, &text, &n, ids, n_ids, false, false, err);
 }
 
 const char *client_tokenizer_decode(const struct client_tokenizer *t, uint32_t id, size_t *n)

@@ -126,6 +126,20 @@ struct tokenizer_decode {
     bool drops, cleans;
 };
 
+/* Takes blanks from a text that comes in pieces, as clean_up_tokenization_spaces has it. */
+enum { TOKENIZER_TIDY_STAGES = 10 };
+struct tokenizer_tidy {
+    uint8_t n_held[TOKENIZER_TIDY_STAGES]; /* bytes of what each stage looks for that have come */
+    struct client_text out;                /* owned */
+};
+
+/* Sets *text (*n bytes) to what these bytes add, borrowed until the next call. last: no more will come. -ENOMEM. */
+int tokenizer_tidy_push(struct tokenizer_tidy *tidy, const char **text, size_t *n, const char *bytes, size_t n_bytes,
+                        bool last, struct error *err);
+
+/* True if the settings in tokenizer_config.json (may be NULL) ask for it, for BPE by the one that says so. */
+bool tokenizer_tidy_is_asked(const json_t *config, bool bpe);
+
 /* Cache of words and their tokens, indexed by the word's hash; a new word replaces the old one. Most words of a text
  * are short and frequent: 2^15 entries (1.8 MB) serve 9 of 10. */
 struct tokenizer_word {
@@ -215,6 +229,7 @@ struct client_tokenizer {
     struct client_pair pair;
     struct tokenizer_decode *decoding; /* (n_decoding); without any a token's bytes are its text */
     size_t n_decoding;
+    bool tidies; /* the text loses blanks before punctuation: tidy.c */
     struct tokenizer_work work;
 };
 

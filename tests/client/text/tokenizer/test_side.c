@@ -106,6 +106,44 @@ TEST(tokens_of_other_files_are_those_of_transformers_or_refused)
     json_decref(all);
 }
 
+/* Texts of transformers 5.23, whose tokenizer_config.json has clean_up_tokenization_spaces; one token at a time. */
+TEST(blanks_before_punctuation_go_where_transformers_takes_them)
+{
+    json_t *all = json_load_file(TESTS_DIR "/fixtures/tokenizers/tidy.expected.json", 0, NULL), *one, *list, *id;
+    size_t i, k, j, n_tidied = 0;
+
+    json_array_foreach(all, i, one)
+    {
+        struct client_tokenizer *t;
+        add_base(json_object_get(one, "side"), json_string_value(json_object_get(one, "base")));
+        ck_assert_int_eq(open_case(&t, one, 1 << 20, NULL), 0);
+        json_array_foreach(json_object_get(one, "ids"), k, list)
+        {
+            const json_t *want = json_array_get(json_object_get(one, "texts"), k);
+            char got[1024] = "";
+            const char *text;
+            size_t n, at = 0;
+            struct client_decoder *d;
+            ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+            json_array_foreach(list, j, id)
+            {
+                const uint32_t now = (uint32_t)json_integer_value(id);
+                ck_assert_int_eq(client_decoder_push(d, &text, &n, &now, 1, true, j + 1 == json_array_size(list), NULL),
+                                 0);
+                ck_assert_uint_lt(at + n, sizeof got);
+                memcpy(got + at, text, n), at += n, got[at] = 0;
+            }
+            client_decoder_close(d);
+            ck_assert_msg(strcmp(got, json_string_value(want)) == 0, "case %zu: %s, not %s", i, got,
+                          json_string_value(want));
+            n_tidied += json_is_true(json_array_get(json_object_get(one, "tidied"), k));
+        }
+        client_tokenizer_close(t);
+    }
+    ck_assert_uint_gt(n_tidied, 20);
+    json_decref(all);
+}
+
 /* As special_tokens_map of the same tokenizers; null: not compared. */
 TEST(names_of_tokens_are_those_that_templates_of_transformers_see)
 {
