@@ -263,6 +263,12 @@ static void say_away(struct error *out, const struct daemon *d)
         error_set(out, 0, "its client asked for nothing for %u s while others waited", d->most_away);
 }
 
+/* The end of a job whose client is away. It has made room, and may come again, unless somebody stops it. */
+static int code_of_away(const struct daemon *d)
+{
+    return d->asked || d->job->asked ? -ECANCELED : -EAGAIN;
+}
+
 static void end_saved(struct daemon *d)
 {
     struct job *job = d->job;
@@ -270,7 +276,7 @@ static void end_saved(struct daemon *d)
 
     say_away(&why, d);
     if (job->yields)
-        job_end(job, -ECANCELED, "saved and ended after %" PRIu64 " steps: %s", job->step, why.text);
+        job_end(job, code_of_away(d), "saved and ended after %" PRIu64 " steps: %s", job->step, why.text);
     else
         job_end(job, -ECANCELED, "detached and saved after %" PRIu64 " steps, %s", job->step,
                 d->asked || job->asked ? "it was stopped by request" : "it makes room for the next job");
@@ -353,7 +359,7 @@ static void give_way(struct daemon *d, unsigned most)
         log_warning("job %u, pid %d: %s; it is saved, and ends", job->id, (int)job->pid, why.text);
         job->yields = true;
     } else if (job->away_ticks > most + BLOCK_TICKS) {
-        job_end(job, -ECANCELED, "ended after %" PRIu64 " steps, unsaved: %s, and only it could save", job->step,
+        job_end(job, code_of_away(d), "ended after %" PRIu64 " steps, unsaved: %s, and only it could save", job->step,
                 why.text);
     }
 }

@@ -364,7 +364,8 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_COUNT,
      .offset = AT(restarts),
      .train = "go on from the newest checkpoint, at most N times, if the daemon, one of its hosts, or the last worker "
-              "that can do a step is lost; with --connect, wait for the next daemon at ADDRESS; default 0"},
+              "that can do a step is lost, or the job has made room for others, as its client asked for nothing for 5 "
+              "minutes; with --connect, wait for the next daemon at ADDRESS, or in the queue; default 0"},
     {.name = "--device",
      .value = "auto|cpu|cuda[:ID]",
      .kind = EPS_OPTION_TEXT,

@@ -125,12 +125,13 @@ static void make_options(struct client_restart *r, const struct client_run *run,
     r->options.approximate = resolved->approximate; /* --approximate any: the form that was chosen */
 }
 
-/* True if the job failed because something was lost, and not because somebody stopped it, or the daemon: -ECANCELED. */
+/* True if the job failed because something was lost, or made room for others while nobody called this client (-EAGAIN); and not
+ * because somebody stopped it, or the daemon: -ECANCELED. */
 static bool has_failed_by_loss(const struct client_train *t)
 {
     const int code = t->link.failed;
 
-    return !t->steps.diverged && (code == 0 || code == -EIO);
+    return !t->steps.diverged && (code == 0 || code == -EIO || code == -EAGAIN);
 }
 
 /* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits for

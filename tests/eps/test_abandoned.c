@@ -190,6 +190,7 @@ TEST(a_job_that_only_its_client_can_save_has_another_minute)
     tick(1);
     ck_assert_int_eq(job.state, JOB_ENDING);
     ck_assert_holds(job.end.text, "unsaved: its client asked for nothing", "only it could save");
+    ck_assert_int_eq(job.end_code, -EAGAIN); /* it may come again */
 }
 
 /* It has 60 s for that, so the daemon saves in the second half. By the end of the job, or of the daemon. */

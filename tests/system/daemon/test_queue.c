@@ -3,10 +3,12 @@
 #include "eps/daemon.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -192,6 +194,52 @@ TEST(the_job_of_a_client_that_is_away_is_saved_for_the_next_one)
                     "saved and ended after 3 steps: its client asked for nothing for 1 s while others waited");
     expect_file("epsd.log", "it is saved, and ends\n", "step 3 saved\n");
     driver_leave(&away);
+    expect_stop(daemon);
+}
+
+/* A callback that does not return before the next job runs. */
+static void on_slow_step(void *user, const struct eps_step *step)
+{
+    pid_t *const second = user;
+
+    if (step->step != 3 || *second)
+        return;
+    *second = start("second", 3, "");
+    processes_await_text("second/metrics.jsonl", "\"step\": 1");
+}
+
+static char notes[2000];
+
+static void on_restarted(void *user, const char *sentence)
+{
+    (void)user;
+    strncat(notes, sentence, sizeof notes - strlen(notes) - 1);
+}
+
+/* It has made room, and is called again: it waits in the queue, and ends as if it had been alone. Without --restarts, it says
+ * how to go on. */
+TEST_EACH(a_run_that_made_room_goes_on_if_it_may, 2)
+{
+    static const struct eps_train_events events = {.on_step = on_slow_step, .on_note = on_restarted};
+    static const char *const files[] = {"text.txt"};
+    struct eps_train_options o = processes_options("model.json", files, "alone");
+    struct eps_error error = {""};
+    const pid_t daemon = start_impatient();
+    pid_t second = 0;
+
+    o.batch = 8, o.seq = 32, o.steps = 6, o.connect = "lab", o.device_mem = 0, o.workers = 0;
+    processes_train(&o);
+    o.out = "first", o.restarts = (uint32_t)_i;
+    ck_assert_msg(eps_train(&o, &events, &second, &error) == (_i ? 0 : -EIO), "%s", error.text);
+    ck_assert_int_eq(processes_wait(second), 0);
+    if (_i == 0) {
+        ck_assert_holds(error.text, "its client asked for nothing for 1 s while others waited",
+                        "eps train --resume first continues from step ");
+    } else {
+        ck_assert_holds(notes, "restart 1 of 1: saved and ended after ", "while others waited; the run goes on from ");
+        outputs_check_same_latest("first", "alone");
+        outputs_check_same_metrics("first", "alone", 6);
+    }
     expect_stop(daemon);
 }
 
