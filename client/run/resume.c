@@ -283,6 +283,28 @@ static int find_checkpoint(struct client_resume *r, bool newest, int directory_f
     return rc;
 }
 
+int client_resume_await(char directory[PATH_MAX], const struct eps_train_options *given,
+                        const struct client_watch *watch, struct error *err)
+{
+    struct client_resume r;
+    struct error ignored;
+    bool newest;
+    int fd = -1, rc = 0;
+
+    client_resume_init(&r);
+    *directory = 0;
+    if (given->resume && given->out && split(&r, given->resume, &newest, &ignored) == 0 && !is_in_place(&r, given->out))
+        fd = open(r.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        memcpy(directory, r.directory, sizeof r.directory);
+        if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) /* a file system may have no locks for readers */
+            rc = client_resume_lock(fd, directory, watch, err);
+        close(fd); /* whoever resumes there must find it unlocked */
+    }
+    client_resume_close(&r);
+    return rc;
+}
+
 void client_resume_init(struct client_resume *r)
 {
     *r = (struct client_resume){.directory_fd = -1, .moments_fd = -1};

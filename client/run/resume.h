@@ -36,6 +36,12 @@ int client_resume_open(struct client_resume *out, const struct eps_train_options
                        const struct client_watch *watch, struct error *err);
 void client_resume_close(struct client_resume *resume);
 
+/* Of a run that begins from another one's checkpoint, and only reads there: waits up to 3 s until nobody writes there, as the
+ * daemon of a killed client does for a moment. *directory: the other run's. -EBUSY: it is still in use, by a run that goes on, or
+ * by its last checkpoint. 0 also if there is nothing of that kind, which client_resume_open then reports; the watch's code. */
+int client_resume_await(char directory[PATH_MAX], const struct eps_train_options *given,
+                        const struct client_watch *watch, struct error *err);
+
 /* Nothing to go on from: makes client_resume_close safe. */
 void client_resume_init(struct client_resume *resume);
 

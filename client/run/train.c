@@ -323,9 +323,8 @@ static int count_workers(struct client_train *t, uint32_t *n, struct error *err)
 
 /* The directory is in use, by a daemon that outlives its client for the last checkpoint (eps/takeover.h): worth waiting for.
  * The daemon itself limits how long that takes. */
-static bool is_being_saved(const struct client_train *t, bool *is_said)
+static bool is_being_saved(const struct client_train *t, const char *directory, bool *is_said)
 {
-    const char *directory = t->run.resume.directory;
     struct error sentence;
 
     if (!directory[0] || !client_observer_is_ending(directory))
@@ -337,6 +336,20 @@ static bool is_being_saved(const struct client_train *t, bool *is_said)
         client_train_note(t, sentence.text);
     *is_said = true;
     return true;
+}
+
+/* A run that begins from another's checkpoint takes the last one that is being written there. One that is live is read as it
+ * is. */
+static int await_source(const struct client_train *t, const struct eps_train_options *options, struct error *err)
+{
+    char directory[PATH_MAX];
+    bool is_said = false;
+    int rc;
+
+    do
+        rc = client_resume_await(directory, options, &t->link.watches[1], err);
+    while (rc == -EBUSY && is_being_saved(t, directory, &is_said));
+    return rc == -EBUSY ? 0 : rc;
 }
 
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
@@ -352,6 +365,9 @@ static int open_run(struct client_train *t, const struct client_restart *restart
     if (options.grow && options.replace)
         return error_set(err, -EDOM,
                          "--grow and --replace each begin another run: grow one run, then replace in the next");
+    const int awaited = await_source(t, &options, err);
+    if (awaited)
+        return awaited;
     if (options.grow || options.replace) {
         const int failed =
             (options.grow ? client_grow : client_replace)(t->derived, &options, &t->link.watches[1], &note, err);
@@ -361,7 +377,7 @@ static int open_run(struct client_train *t, const struct client_restart *restart
             return failed;
         options.resume = t->derived, options.grow = options.replace = NULL;
     }
-    for (int i = 0; rc == -EBUSY && (i < n_tries || is_being_saved(t, &is_said)); i++) {
+    for (int i = 0; rc == -EBUSY && (i < n_tries || is_being_saved(t, t->run.resume.directory, &is_said)); i++) {
         client_run_close(&t->run);
         rc = (options.resume ? client_run_resume : client_run_new)(&t->run, &options, &t->link.watches[1], err);
     }

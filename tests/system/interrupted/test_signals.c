@@ -340,9 +340,9 @@ TEST_EACH(a_private_run_whose_client_is_killed_is_saved_if_that_was_promised, 2)
     expect("eps verify run", 0);
 }
 
-/* Whoever goes on meanwhile waits for it, and is told why. */
-TEST_IF(a_resumed_run_waits_for_the_last_checkpoint_of_the_one_before,
-        !SANITIZED) /* which wants to be preloaded first */
+/* Whoever goes on meanwhile waits for it, and is told why; also in another directory. */
+TEST_EACH_IF(a_resumed_run_waits_for_the_last_checkpoint_of_the_one_before, 2,
+             !SANITIZED) /* which wants to be preloaded first */
 {
     setenv("SLOW_FLUSH", processes_path("held"), 1);
     setenv("LD_PRELOAD", BIN_DIR "/libslow_disk.so", 1);
@@ -351,7 +351,7 @@ TEST_IF(a_resumed_run_waits_for_the_last_checkpoint_of_the_one_before,
     processes_put_text("held", "");
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
-    const char *line = print("exec %s/eps train --resume run >said 2>&1", BIN_DIR);
+    const char *line = print("exec %s/eps train --resume run %s >said 2>&1", BIN_DIR, _i ? "--out other" : "");
     const pid_t resumed = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
     processes_await_text("said", "run: the run before this one is being saved, as its client is gone");
     ck_assert_int_eq(access("run/latest", F_OK), -1);
@@ -361,6 +361,22 @@ TEST_IF(a_resumed_run_waits_for_the_last_checkpoint_of_the_one_before,
     ck_assert_int_eq(kill(resumed, SIGINT), 0);
     ck_assert_int_eq(processes_wait(resumed), 130);
     ck_assert(processes_until(no_process_is_left, NULL));
+}
+
+/* A run that is live may be begun from: it stays as it is. */
+TEST(a_run_begins_from_another_that_goes_on)
+{
+    const pid_t client = start_run("2");
+
+    ck_assert_int_eq(kill(client, SIGSTOP), 0); /* no checkpoint is removed meanwhile */
+    const char *line = print("exec %s/eps train --resume run --out other >said 2>&1", BIN_DIR);
+    const pid_t other = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+    processes_await_text("said", "continuing from run/step-");
+    ck_assert_int_eq(kill(other, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(other), 130);
+    ck_assert_int_eq(kill(client, SIGCONT) | kill(client, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(client), 130);
+    expect("eps verify run && eps verify other", 0);
 }
 
 /* ---- the stages of a run ------------------------------------------------------------------------------------------ */
