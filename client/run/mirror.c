@@ -97,6 +97,23 @@ static int pass_later(struct client_mirror *m, uint64_t after, struct error *not
     return rc;
 }
 
+/* The run has saved without its mirror: before it had one, or by its daemon, after its client had died. */
+static int catch_up(struct client_mirror *m, struct error *err)
+{
+    const uint64_t newest = client_checkpoints_latest(m->run_fd),
+                   mirrored = m->standing.n > 0 ? m->standing.steps[m->standing.n - 1] : newest;
+    struct client_checkpoints own = {0};
+    int rc = newest == UINT64_MAX ? 0 : client_checkpoints_list(&own, m->run_fd, err);
+
+    for (size_t i = 0; !rc && i < own.n; i++) {
+        const uint64_t step = own.steps[i];
+        if ((step > mirrored && step < newest) || (step == newest && !has_step(&m->standing, step)))
+            rc = client_mirror_add(m, step, false) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    }
+    client_checkpoints_free(&own);
+    return rc;
+}
+
 int client_mirror_open(struct client_mirror *m, const struct client_mirror_options *o, struct error *note,
                        const struct client_watch *watch, struct error *err)
 {
@@ -127,10 +144,7 @@ int client_mirror_open(struct client_mirror *m, const struct client_mirror_optio
     if (rc)
         return rc;
     client_checkpoints_sweep(m->fd);
-    const uint64_t newest = client_checkpoints_latest(m->run_fd);
-    if (newest != UINT64_MAX && !has_step(&m->standing, newest)) /* of a run that had no mirror, or no client */
-        rc = client_mirror_add(m, newest, false);
-    return rc ? error_set(err, rc, "out of memory") : 0;
+    return catch_up(m, err);
 }
 
 /* ---- copying, on the thread ---- */

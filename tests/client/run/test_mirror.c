@@ -6,6 +6,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -107,6 +108,55 @@ TEST(a_resumed_run_brings_its_mirror_up_to_date)
     expect("cp -r run/step-4 copy/step-9; sed -i 's/\"step\":4/\"step\":9/' copy/step-9/training.json", 0);
     expect("eps train --resume run --steps 6 --mirror copy", 0, "copy/step-9.later");
     expect("test $(readlink copy/latest) = step-6 && eps verify copy", 0);
+}
+
+/* Below the newest: of --keep 0 each. */
+TEST(a_resumed_run_mirrors_all_that_its_mirror_has_missed)
+{
+    expect(TRAIN "--keep 0 --out run --mirror copy && rm -r copy/step-4 copy/step-6 && ln -sfn step-2 copy/latest && "
+                 "eps train --resume run --steps 8 --mirror copy && eps verify copy",
+           0);
+    ck_assert_str_eq(outputs_names("copy"), "best latest metrics.jsonl mirror-of step-2 step-4 step-6 step-8 ");
+}
+
+static pid_t start(const char *more)
+{
+    const char *line = print("exec %s/eps train --model model.json --data text.txt --batch 4 --seq 16 --steps 1000000 "
+                             "--save-every 2 --keep 0 --schedule constant --warmup 0 --out run --mirror copy %s",
+                             BIN_DIR, more);
+    const pid_t pid = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+
+    processes_await_file("copy/step-4");
+    return pid;
+}
+
+/* The daemon saves alone, and nobody copies that; whoever goes on with the run does. */
+TEST_EACH(the_mirror_of_a_killed_client_catches_up, 2)
+{
+    const pid_t daemon = _i ? processes_daemon("lab", 1, NULL) : 0, client = start(_i ? "--connect lab" : "");
+
+    if (_i) {
+        ck_assert_int_eq(kill(client, SIGKILL), 0);
+        ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+        expect("until eps status lab | grep -q detached; do :; done; eps save lab", 0);
+    } else {
+        runs_kill_client(client, "run");
+    }
+    const unsigned missed = (unsigned)outputs_latest("run");
+    if (_i) {
+        const char *line = print("exec %s/eps train --attach lab --mirror copy", BIN_DIR);
+        const pid_t next = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+        processes_await_file(print("copy/step-%u", missed));
+        ck_assert_int_eq(kill(next, SIGINT), 0);
+        ck_assert_int_eq(processes_wait(next), 130);
+        expect_stop(daemon);
+    } else {
+        expect(print("eps train --resume run --steps %u --mirror copy", missed + 2), 0);
+    }
+    expect(print("test -d copy/step-%u && ls run >a && ls copy | grep -v mirror-of >b && grep -v log a | cmp - b && "
+                 "eps verify copy",
+                 missed),
+           0);
 }
 
 TEST(a_mirror_that_cannot_be_is_refused)
