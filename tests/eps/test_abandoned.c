@@ -184,7 +184,7 @@ TEST_EACH(a_job_that_does_not_train_ends_at_once_as_nothing_is_lost, 2)
 TEST(a_job_that_only_its_client_can_save_has_another_minute)
 {
     have_client();
-    job.output = -1;
+    job.output = -1, job.request.job.files = true;
     tick(AWAY + TICKS);
     ck_assert_int_eq(job.state, JOB_RESTING);
     tick(1);
