@@ -407,8 +407,9 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_TAKES,
      .train =
          "find host memory that changes by itself: weights, moments and gradients have sums, which are checked when "
-         "they are used, and before they are saved. A run that finds damage ends, with exit code 1; with "
-         "--restarts it goes on from the last checkpoint. About 0.4 % more host memory",
+         "they are used, and before they are saved. A damaged gradient is computed again where that can be; else the "
+         "run ends, with exit code 1, and with --restarts goes on from the last checkpoint. About 0.4 % more host "
+         "memory",
      .plan = "plan for sums of weights, moments and gradients, as in eps train"},
     {.name = "--workers",
      .value = "N",

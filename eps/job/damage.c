@@ -21,20 +21,32 @@ bool damage_end(struct job *job)
     return true;
 }
 
-void damage_on_task(struct job *job, const struct updater_task *work)
+void damage_describe(struct error *out, const struct job *job, const struct updater_task *work)
 {
     const struct job_seat *seat = work->context;
     char unit[MODEL_NAME_BYTES], worker[32] = "a worker";
 
-    if (!job_is_open(job) || damage_end(job))
-        return;
     if (seat)
         snprintf(worker, sizeof worker, "worker %u", seat->worker);
-    job_end(job, -EIO,
-            "host memory is damaged: in step %" PRIu64
-            ", slice %u of the contribution of %s to unit %s is not as it was "
-            "written; " REMEDY,
-            job->step + 1, work->slice, worker, model_unit_name(unit, &job->model, work->unit));
+    snprintf(out->text, sizeof out->text,
+             "host memory is damaged: in step %" PRIu64
+             ", slice %u of the contribution of %s to unit %s is not as it was written",
+             job->step + 1, work->slice, worker, model_unit_name(unit, &job->model, work->unit));
+}
+
+void damage_end_with(struct job *job, const struct error *what)
+{
+    job_end(job, -EIO, "%s; " REMEDY, what->text);
+}
+
+void damage_on_task(struct job *job, const struct updater_task *work)
+{
+    struct error what;
+
+    if (!job_is_open(job) || damage_end(job))
+        return;
+    damage_describe(&what, job, work);
+    damage_end_with(job, &what);
 }
 
 int damage_do_look(void *context)

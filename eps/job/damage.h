@@ -13,6 +13,10 @@
 bool damage_end(struct job *job);
 /* The optimizer thread has found a contribution (FOLD, CHECK) or a block (all kinds) damaged: -EIO. Ends the job. */
 void damage_on_task(struct job *job, const struct updater_task *work);
+/* "host memory is damaged: ..." of the task's contribution. */
+void damage_describe(struct error *out, const struct job *job, const struct updater_task *work);
+/* Ends the job with this and the remedy. */
+void damage_end_with(struct job *job, const struct error *what);
 
 /* Has the weights and moments looked through, if the job checks memory. */
 void damage_look(struct job *job);

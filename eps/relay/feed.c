@@ -264,6 +264,20 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
         assign_parts(r);
 }
 
+/* What it has sent was damaged. Other attempts, if any, bring it anyway. */
+static void redo(struct relay *r, uint32_t worker, const struct contribution_name *name)
+{
+    if (!relay_is_current(r, worker, name->part, name->attempt)) {
+        assign_parts(r);
+    } else if (!relay_can_redo_all(r, worker)) {
+        relay_tear(r);
+        relay_act(r, RELAY_TORN)->step = r->t;
+    } else {
+        relay_act(r, RELAY_REDO)->worker = worker;
+        relay_restart(r, relay_find_worker(r, worker));
+    }
+}
+
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
@@ -425,6 +439,8 @@ static void on_folded(struct relay *r, const struct relay_event *e)
         slice->n_folded[relay_sum_of(r, &tag)]++;
         r->touched = e->unit;
         relay_clear_name(r, name);
+    } else if (e->damaged) {
+        redo(r, worker, &tag.name);
     } else if (r->config.fenced) {
         give_up(r);
     } else {

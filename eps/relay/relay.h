@@ -13,6 +13,8 @@
  * its own digest is the same; once its auditor is lost, without one. If they differ, a third
  * worker audits the part, too; without one, the auditor does again, and then the owner computes it again.
  *
+ * A slice that has changed in its slot is nobody's fault, and the same numbers come again: so its worker begins its share anew.
+ *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
  * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards; with row groups, part upwards comes first. The *mark* is the lowest name in fold order that is not folded.
@@ -56,10 +58,10 @@ enum relay_event_kind {
     RELAY_CONTRIBUTION, /* worker, name, slot, digest (of an audited part) */
     RELAY_DIGEST,       /* worker, name (without attempt), digest: the auditor's */
     RELAY_UNAUDIT,      /* worker: it will be lost, and sends no digest any more */
-    RELAY_FOLDED,   /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, and nothing was folded */
-    RELAY_UPDATED,  /* unit */
-    RELAY_SAVE,     /* reader attaches */
-    RELAY_RELEASED, /* reader has read unit */
+    RELAY_FOLDED,       /* unit, name.slice, ok, damaged: from the optimizer thread; not ok: nothing was folded */
+    RELAY_UPDATED,      /* unit */
+    RELAY_SAVE,         /* reader attaches */
+    RELAY_RELEASED,     /* reader has read unit */
 };
 
 struct relay_event {
@@ -68,7 +70,8 @@ struct relay_event {
     uint32_t room; /* unfinished parts that the worker may have at a time; 0: it is given no more */
     uint64_t step;
     struct contribution_name name;
-    bool ok;
+    bool ok;      /* RELAY_LOSS: finite. RELAY_FOLDED: folded */
+    bool damaged; /* RELAY_FOLDED, not ok: it is not what its worker has sent any more; else it is not finite */
     uint64_t digest;
     bool audits;      /* RELAY_OPEN: `audited` is a part that `worker` audits */
     uint32_t audited; /* below n_parts */
@@ -91,6 +94,7 @@ enum relay_action_kind {
     RELAY_REFUSE, /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
                      worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
     RELAY_AGAIN,  /* worker: begin the share that follows anew, as its result is compared once more */
+    RELAY_REDO,   /* worker: begin the share that follows anew, as a slice that it has sent was damaged */
     RELAY_LIAR,   /* worker: two others, or it itself, have computed its slice otherwise; it is lost here already */
     RELAY_UNDECIDED, /* worker, other: owner and auditor differ, and no third result can decide: as RELAY_TORN */
     RELAY_FOLD,      /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where

@@ -5,6 +5,7 @@
 #include "proto/plan/memory/data.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 
 struct updater_task commit_task(struct steps *steps, const struct relay *relay, const struct relay_action *a)
@@ -37,7 +38,8 @@ struct relay_event commit_event(const struct updater_task *work)
     return (struct relay_event){.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
                                 .unit = work->unit,
                                 .name.slice = work->slice,
-                                .ok = work->result == 0};
+                                .ok = work->result == 0,
+                                .damaged = work->result == -EBADMSG};
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 #include "eps/step/faults.h"
 
 #include "eps/job/damage.h"
+#include "eps/step/commit.h"
 #include "eps/step/membership.h"
 
 #include <errno.h>
@@ -50,6 +51,43 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why)
 
     snprintf(reason, sizeof reason, "it was at fault: %s", why);
     membership_expel(steps, worker, reason, why);
+}
+
+enum { MOST_DAMAGED = 8 }; /* slices of a step: memory that changes faster than that lets no step end */
+
+/* Of several hosts, an owner cannot have a slice sent anew. What is not finite of a fenced unit may be a sum without the damaged
+ * slice: nobody would be right to skip the step for it. */
+void faults_on_damaged(struct steps *steps, const struct updater_task *work)
+{
+    struct job *job = steps->job;
+    const bool is_current = work->step == steps->open.open_step.step || work->kind == UPDATER_CHECK;
+
+    if (!job_is_open(job) || damage_end(job))
+        return;
+    if (is_current && work->result == -EBADMSG) {
+        damage_describe(&steps->damage, job, work);
+        steps->n_damaged++;
+        fence_forget_fold(&steps->fence, work->unit);
+    }
+    if (work->result != -EBADMSG || steps->n_damaged > MOST_DAMAGED ||
+        (job_is_sharded(job) && work->kind == UPDATER_FOLD)) {
+        damage_end_with(job, &steps->damage);
+        return;
+    }
+    if (is_current)
+        log_warning("%s; its part is computed again", steps->damage.text);
+    steps->commit->optimized(steps, work);
+}
+
+void faults_end_torn(struct steps *steps, uint64_t step)
+{
+    if (steps->fault.worker)
+        faults_end(steps, step);
+    else if (steps->n_damaged > 0)
+        damage_end_with(steps->job, &steps->damage);
+    else
+        job_end(steps->job, -EDOM,
+                "step %" PRIu64 " was begun and could not be finished; the weights in memory are void", step + 1);
 }
 
 void faults_end(struct steps *steps, uint64_t step)

@@ -3,7 +3,9 @@
  * A gradient that is not finite is mostly the run's: its learning rate is too high. Eager: so the part is computed once
  * more, from the same weights: by another worker, if one has memory for it; else by the same one. If it is finite then,
  * the first worker was at fault, and loses its session. If it is not, the run ends, and nobody loses a session. Fenced:
- * the step is skipped at once. */
+ * the step is skipped at once.
+ *
+ * Or nobody is, as host memory has changed (--check-memory). Then the part is computed once more, too. */
 #ifndef EPS_STEP_FAULTS_H
 #define EPS_STEP_FAULTS_H
 
@@ -18,6 +20,11 @@ void faults_convict(struct steps *steps);
 void faults_acquit(struct steps *steps);
 /* The worker broke a rule: it loses its session, and others do what it was to do. The job may have ended then. */
 void faults_blame(struct steps *steps, struct peer *worker, const char *why);
+/* The optimizer thread has found a contribution that is not what was sent, before it was folded: its worker begins its share
+ * anew, and the step keeps its bits. Ends the job where that cannot be. */
+void faults_on_damaged(struct steps *steps, const struct updater_task *work);
+/* Ends the job, as its step was begun and cannot be finished. */
+void faults_end_torn(struct steps *steps, uint64_t step);
 /* Ends the job with the sentence for a gradient that is not finite. */
 void faults_end(struct steps *steps, uint64_t step);
 

@@ -19,6 +19,12 @@ double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
     return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
 }
 
+void fence_forget_fold(struct fence *fence, uint32_t unit)
+{
+    if (fence->n_units)
+        fence->n_given[unit]--;
+}
+
 void fence_note_squares(struct fence *fence, uint32_t unit, double squares)
 {
     fence->squares[unit] = squares;

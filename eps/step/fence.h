@@ -35,6 +35,8 @@ void fence_begin(struct fence *fence);
 /* Notes that a fold was given to the optimizer thread. Returns where the unit's sum of squares goes if this is the last
  * of its n_folds, else NULL. */
 double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds);
+/* Such a fold has changed nothing, and is done again. */
+void fence_forget_fold(struct fence *fence, uint32_t unit);
 /* Another host has folded all of the unit. */
 void fence_note_squares(struct fence *fence, uint32_t unit, double squares);
 /* The norm by the sums of squares of all units that the step updates, which are known: all folds are done. */

@@ -81,7 +81,7 @@ enum {
 struct sharded_folded {
     uint32_t unit, slice;
     struct job_seat *seat;
-    bool ok;
+    int result; /* of the check; 0: its owner has folded it */
 };
 
 enum sharded_unit {

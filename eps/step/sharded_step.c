@@ -94,9 +94,9 @@ static void unqueue(struct sharded *s, struct sharded_slice *x)
     *x = s->queue[--s->n_queue];
 }
 
-static void end_fold(struct sharded *s, const struct sharded_slice *x, bool ok)
+static void end_fold(struct sharded *s, const struct sharded_slice *x, int result)
 {
-    s->folded[s->n_folded++] = (struct sharded_folded){x->unit, x->name.slice, x->seat, ok};
+    s->folded[s->n_folded++] = (struct sharded_folded){x->unit, x->name.slice, x->seat, result};
 }
 
 /* The optimizer thread looks whether it is finite, so that the worker at fault is known here. Fenced: its owner finds
@@ -138,7 +138,7 @@ static void on_checked(struct sharded *s, const struct updater_task *work)
     x->checked = true;
     if (work->result == 0)
         return;
-    end_fold(s, x, false);
+    end_fold(s, x, work->result);
     unqueue(s, x);
 }
 
@@ -231,7 +231,7 @@ void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot)
     assert(other->is_sent[slot]);
     other->is_sent[slot] = false;
     if (s->folded)
-        end_fold(s, &other->sent[slot], true);
+        end_fold(s, &other->sent[slot], 0);
 }
 
 /* Tells local of one fold. */
@@ -242,8 +242,11 @@ static bool announce_folded(struct sharded *s)
     const struct sharded_folded f = s->folded[0];
     memmove(s->folded, s->folded + 1, --s->n_folded * sizeof *s->folded);
     f.seat->n_folds--;
-    steps_feed(s->steps,
-               &(struct relay_event){.kind = RELAY_FOLDED, .unit = f.unit, .name.slice = f.slice, .ok = f.ok});
+    steps_feed(s->steps, &(struct relay_event){.kind = RELAY_FOLDED,
+                                               .unit = f.unit,
+                                               .name.slice = f.slice,
+                                               .ok = f.result == 0,
+                                               .damaged = f.result == -EBADMSG});
     return true;
 }
 
@@ -334,6 +337,7 @@ static void act(struct sharded *s, const struct relay_action *a)
         break;
     case RELAY_AUDIT: /* no step of several hosts is audited */
     case RELAY_AGAIN:
+    case RELAY_REDO: /* local alone hears of damage */
     case RELAY_LIAR:
     case RELAY_UNDECIDED:
     case RELAY_SHARE: /* the hosts know their parts */

@@ -241,15 +241,6 @@ static void send_slot(const struct job *job, struct peer *worker, const struct r
     session_send(worker->session, &m);
 }
 
-static void end_torn(struct steps *steps, uint64_t step)
-{
-    if (steps->fault.worker)
-        faults_end(steps, step);
-    else
-        job_end(steps->job, -EDOM,
-                "step %" PRIu64 " was begun and could not be finished; the weights in memory are void", step + 1);
-}
-
 /* Carries out one action. The job may have ended when this returns. A worker that has left, or has not joined yet, is
  * told nothing; one that joins hears of its share then. */
 static void act(struct steps *steps, const struct relay_action *a)
@@ -308,7 +299,7 @@ static void act(struct steps *steps, const struct relay_action *a)
         on_skipped(steps, a->step);
         break;
     case RELAY_TORN:
-        end_torn(steps, a->step);
+        faults_end_torn(steps, a->step);
         break;
     case RELAY_CAPTURE:
         save_on_capture(steps->saves, a);
@@ -319,6 +310,9 @@ static void act(struct steps *steps, const struct relay_action *a)
         break;
     case RELAY_AGAIN:
         audits_try_again(steps, a->worker);
+        break;
+    case RELAY_REDO: /* what it has sent of its share is outdated */
+        steps_note_change(steps);
         break;
     case RELAY_LIAR:
         audits_convict(steps, a->worker);
@@ -449,7 +443,7 @@ static void begin_step(struct steps *steps, const struct message *m)
     steps->commit->begin_step(steps);
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;
-    steps->fault.worker = 0;
+    steps->fault.worker = steps->n_damaged = 0;
     steps_feed(steps, &event);
     steps->announced_ahead = MESSAGE_NO_STEP;
     if (m->open_step.step == job->request.job.step)
@@ -587,6 +581,8 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
         ((struct job_seat *)work->context)->n_folds--;
     if (work->result == -EIO)
         damage_on_task(steps->job, work);
+    else if (work->result == -EBADMSG || (work->result == -EDOM && steps->n_damaged > 0 && job_is_fenced(steps->job)))
+        faults_on_damaged(steps, work);
     else if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
     else if (job_is_open(steps->job))

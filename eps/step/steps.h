@@ -42,6 +42,8 @@ struct steps {
         uint32_t worker;
         char device[32]; /* "": it has left, or was joining */
     } fault;
+    uint32_t n_damaged; /* contributions of the open step that were not what was sent; the last one */
+    struct error damage;
     /* The relay's last step: */
     struct message open; /* its OPEN_STEP */
     struct hyper hyper;

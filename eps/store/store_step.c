@@ -122,9 +122,13 @@ static bool has_its_sum(const struct store *store, const struct store_contributi
 
 int store_check(const struct store *store, const struct store_contribution *contribution, uint64_t n)
 {
-    const bool finite = optimizer_is_finite(store->kernel, contribution->g, contribution->type, n, NULL);
+    struct block_sum sum;
+    const bool finite =
+        optimizer_is_finite(store->kernel, contribution->g, contribution->type, n, contribution->has_sum ? &sum : NULL);
 
-    return !has_its_sum(store, contribution, n) ? -EIO : finite ? 0 : -EDOM;
+    if (contribution->has_sum && !block_sum_equal(sum, contribution->sum))
+        return -EBADMSG;
+    return finite ? 0 : -EDOM;
 }
 
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
@@ -141,8 +145,9 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
     assert(store_owns(store, unit));
-    if (!optimizer_is_finite(store->kernel, contribution->g, type, of.n, NULL))
-        return has_its_sum(store, contribution, of.n) ? -EDOM : -EIO;
+    const int refused = store_check(store, contribution, of.n);
+    if (refused)
+        return refused;
     if (of.is_norms) {
         norms_fold(&store->norms, u, contribution, of.first, of.n);
         return has_its_sum(store, contribution, of.n) ? 0 : -EIO;
@@ -163,7 +168,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
             finite &= optimizer_step(&p, &g, hyper_of(&run, hp), store_updates(store, unit, run.piece) + 1, run.decays);
         assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
-    if (!has_its_sum(store, contribution, of.n)) /* last: what had changed when it was folded has changed still */
+    if (!has_its_sum(store, contribution, of.n)) /* it changed meanwhile: what was folded, nobody knows */
         return -EIO;
     return checks_found(store) ? -EIO : finite ? 0 : -ERANGE;
 }

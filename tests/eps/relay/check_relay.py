@@ -12,6 +12,7 @@ What it checks at every move:
   no worker is given more unfinished parts than it has room for, and none keeps a part waiting that it has room for;
   of an audited part nothing is folded but what equals the auditor's digest, or what no auditor will judge; only who has sent
   something wrong is named for it, and a job ends undecided only where no third worker could decide;
+  a worker redoes what it has sent only if that was damaged, and then whatever it has of the step;
   a part leaves its worker only when the worker is lost; a step opens with owners within the rooms, and not beyond them;
 and at the end of every path: all steps done, state equal to the fault-free one, slots free, nothing waiting; or nobody
 is attached; or the rooms add up to less than the parts: then a worker is given room for all, and finishes what is left.
@@ -61,6 +62,8 @@ class World(Record):
         self.digests = ()           # (name, digest) of the auditor, delivered
         self.audit = None           # (part, auditor, whether it goes on)
         self.referee, self.theirs = None, ()        # a third worker, and its digests
+        self.anew = None            # who begins its share anew, room or not, while the relay is fed
+        self.damaged = None         # whose slice is damaged, while the relay hears of it
         self.silent = frozenset()   # dead, and the relay will hear of it
         self.trace = None           # list, on random walks
         for w in range(setting.workers):
@@ -128,7 +131,7 @@ class World(Record):
             self.pulls += (event[1:],)
         self.note_audit(event, stale)
         r = self.relay
-        t, owner = r.t, list(r.owner)
+        t, owner, self.anew = r.t, list(r.owner), None
         if self.shared:
             self.relay, actions = self.shared.feed(r, event)
             r = self.relay
@@ -218,7 +221,7 @@ class World(Record):
             passes += Pass(t, share, 0, False, None),
             self.replace(x[0], passes=passes, grant=w.grant if w.grant and w.grant[0] == t else None)
             n, room = self.load(x[0]), self.rooms[x[0]]
-            check(n <= room, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
+            check(n <= room or x[0] == self.anew, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
         elif what == 'answer':
             self.answer(*x)
         elif what == 'void':
@@ -238,6 +241,10 @@ class World(Record):
             self.check_differs()
             check(x[0] == self.relay.owner[self.audit[0]], 'again, but the part is another worker\'s')
             self.begin_anew(x[0])
+        elif what == 'redo':
+            check(event[0] == 'folded' and event[3] == 'damaged', 'redone, but nothing was damaged')
+            check(x[0] == self.damaged, 'a worker redoes what another has sent')
+            self.begin_anew(x[0], audits=True)
         elif what == 'liar':
             check(x[0] in self.lied, 'an honest worker is named')
             if self.audit[1] == x[0]:
@@ -284,10 +291,12 @@ class World(Record):
         else:
             check(what == 'covered', 'unknown action ' + what)
 
-    def begin_anew(self, i):
-        """What it has of its share, and was about to say, is void."""
+    def begin_anew(self, i, audits=False):
+        """What it has of its share, and was about to say, is void; unless `audits`, its audit too."""
         r, w = self.relay, self.workers[i]
-        self.replace(i, passes=tuple(q for q in w.passes if q.t != r.t), queue=tuple(m for m in w.queue if m[1] != r.t),
+        self.anew = i
+        self.replace(i, passes=tuple(q for q in w.passes if q.t != r.t or q.audit and audits),
+                     queue=tuple(m for m in w.queue if m[1] != r.t or m[0] == 'digest' and audits),
                      slots=tuple(tag if tag and tag in r.inbox[i] else None for tag in w.slots), grant=None)
 
     def missing(self, w, passes, share):
@@ -319,6 +328,7 @@ class World(Record):
         for i, q in enumerate(worker.passes):
             say = self.program(q)
             if q.waiting and q.t == t and visits_in(self.setting, t)[say[q.pc][1]] == u:
+                check(reading or self.is_over(t), 'a worker gets no weights for its share')
                 q = q._replace(pc=q.pc + 1, waiting=False, reading=reading)
                 self.replace(w, passes=worker.passes[:i] + ((q,) if q.pc < len(say) else ()) + worker.passes[i + 1:])
                 return
@@ -384,7 +394,9 @@ class World(Record):
             else:
                 self.moments = {**self.moments, (u, s): new}
             self.intern_numbers()
+        self.damaged = w if verdict == 'damaged' else None
         self.feed('folded', u, s, verdict)
+        self.damaged = None
 
     def intern_numbers(self):
         """What stands for them in a key."""
@@ -457,8 +469,8 @@ class World(Record):
                     may += [('ahead', i) for i in alive]
                 elif fault == 'leave':
                     may += [('leave', i) for i in alive if i not in self.leaving]
-                elif fault == 'bad' and self.running and self.running[1] != 'update':
-                    may.append(('bad',))
+                elif fault in ('bad', 'damage') and self.running and self.running[1] != 'update':
+                    may.append((fault,))
                 elif fault == 'badloss':
                     may += [('badloss', i, j) for i in alive for j, q in enumerate(self.workers[i].passes)
                             if (self.next_message(self.workers[i], q) or (0, ' '))[1][0] == 'loss']
@@ -671,6 +683,8 @@ class World(Record):
         elif what == 'bad':
             self.bad += ((r.t, self.running[2]),)
             self.finish_job('bad')
+        elif what == 'damage':
+            self.finish_job('damaged')
         elif what == 'lie':
             self.send(i, j, lie=10 + self.faults)
         elif what == 'liar':

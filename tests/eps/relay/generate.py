@@ -29,6 +29,7 @@ class Chaos:
         self.narrow = narrow                              # workers have room for few parts
         self.past = []
         self.bad = rng.choice((0.01, 0.01, 0.15))         # how often numbers are not finite
+        self.damage = rng.choice((0, 0.03, 0.1))          # how often they change in their slots
         self.wrong = rng.choice((0, 0.05, 0.2))           # how often digests are
         self.order = rng.choice((0.1, 0.4))               # how much of fold order there is in the contributions
 
@@ -69,10 +70,14 @@ class Chaos:
         if x < 0.40 and not all(r.loss):
             return self.loss()
         if x < 0.65:
-            return r.jobs and ('folded', *rng.choice(sorted(r.jobs)), 'bad' if rng.random() < self.bad else 'ok')
+            return r.jobs and ('folded', *rng.choice(sorted(r.jobs)), self.verdict())
         if x < 0.72:
             return r.updating and ('updated', rng.choice(sorted(r.updating)))
         return self.contribution()
+
+    def verdict(self):
+        x = self.rng.random()
+        return 'bad' if x < self.bad else 'damaged' if x < self.bad + self.damage else 'ok'
 
     def attached(self):
         w = self.rng.randrange(6)

@@ -493,6 +493,50 @@ class Remembering(Relay):
         self.digests = {**kept, **self.digests}
 
 
+# ---- damage ---------------------------------------------------------------------------------------------------------
+
+class Trusting(Relay):
+    """takes a damaged slice for folded"""
+    def on_folded(self, u, s, verdict):
+        super().on_folded(u, s, 'ok' if verdict == 'damaged' else verdict)
+
+
+class Severe(Relay):
+    """takes a damaged slice for one that is not finite"""
+    def on_folded(self, u, s, verdict):
+        super().on_folded(u, s, 'bad' if verdict == 'damaged' else verdict)
+
+
+class Idling(Relay):
+    """has nobody compute a damaged slice again"""
+    def redo(self, w, p, attempt):
+        if not self.is_current(w, p, attempt):
+            super().redo(w, p, attempt)
+
+
+class Meddling(Relay):
+    """has a worker begin anew for a slice of another attempt"""
+    def redo(self, w, p, attempt):
+        if self.owner[p] in self.inbox:
+            w, attempt = self.owner[p], self.attempt[p]
+        super().redo(w, p, attempt)
+
+
+class Brazen(Relay):
+    """has a share redone that cannot be"""
+    def redo(self, w, p, attempt):
+        kept, self.config = self.config, self.config._replace(replay=True)
+        super().redo(w, p, attempt)
+        self.config = kept
+
+
+class Roomy(Relay):
+    """has nobody who is leaving redo what it has sent"""
+    def redo(self, w, p, attempt):
+        if self.room.get(w) != 0:
+            super().redo(w, p, attempt)
+
+
 # ---- what no world sees: the step goes on as well -------------------------------------------------------------------
 
 class Patient(Relay):

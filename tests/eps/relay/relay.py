@@ -31,7 +31,8 @@ Events                                        from
                                               its part is audited
   digest W T V P S D                          auditor: the digest of the slice as it has computed it
   unaudit W                                   membership: if W is the auditor, it sends no digest any more
-  folded U S ok|bad | updated U               optimizer thread; bad: not finite, so nothing was folded
+  folded U S ok|bad|damaged | updated U       optimizer thread; nothing was folded if it is not finite (bad), or not what its
+                                              worker has sent any more (damaged): host memory has changed
   save R | released R U                       a reader (checkpoint, evaluation, export) comes; has read unit U
 Actions
   audit W T P                                 audit part P, and only then compute your share: at the step's open; later, to
@@ -46,6 +47,7 @@ Actions
   grant W V P S                               the reserved slot is for names up to that one; without `groups`, all
                                               names below it are folded
   again W                                     begin the share after this anew: its result is compared once more
+  redo W                                      begin the share after this anew: what it has sent was damaged
   liar W                                      a slice of W's differed, and two other results agree: it is lost
   undecided W X                               W's and auditor X's results differ, and no third one decides: the job is over
   covered T | skipped T | done T | torn T     folded entirely: T+1 may open; left no trace; all at T+1; lost
@@ -390,6 +392,8 @@ class Relay:
                 for slot, cell in enumerate(self.inbox[other]):
                     if cell and cell[:2] == (t, name):
                         self.clear(other, slot, cell)
+        elif verdict == 'damaged':
+            self.redo(w, name[1], attempt)
         elif self.config.commit == 'fenced':
             self.give_up()
         else:
@@ -439,6 +443,17 @@ class Relay:
             self.on_lost(w)
         else:
             self.place()
+
+    def redo(self, w, p, attempt):
+        """Nobody's fault, and the same numbers come again: so its worker begins its share anew, room or not, for these are
+        parts that it has. If they are another's by now, or in another attempt, what is missing comes with it."""
+        if not self.is_current(w, p, attempt):
+            return self.place()
+        if not all(map(self.can_redo, self.unfinished(w))):
+            self.tear()
+            return self.act('torn', self.t)
+        self.act('redo', w)
+        self.restart(w)
 
     def place(self):
         """Parts that nobody works on go to whoever has room and least to do, as a new attempt; or wait for room: a

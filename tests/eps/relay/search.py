@@ -123,7 +123,7 @@ def settings():
               S('pulls under way, skipped', f, U2, steps=1, faults=('bad', 'badloss'), n_faults=1, queue=1,
                 coarse=False)]
     slow += [S('a pull again, 2 workers', c, U2, faults=('again', 'kill', 'badloss'), n_faults=2)]
-    more_quick, more_slow = map(list.__add__, room_settings(), audit_settings())
+    more_quick, more_slow = map(sum, zip(room_settings(), audit_settings(), damage_settings()), ([], []))
     return [(True, s) for s in small + more_quick + quick] + [(False, s) for s in slow + more_slow]
 
 
@@ -203,6 +203,36 @@ def audit_settings():
     return quick, slow
 
 
+def damage_settings():
+    """Slices change in their slots. (quick, slow)"""
+    S, C = Setting, Config
+    every = ('damage', 'kill', 'stop', 'dup', 'bad', 'badloss')
+    U1, U2, U3, tied = (0,), (0, 1), (0, 1, 2), (0, 1, 0)
+    c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced', groups=True)
+    det, one, two = c2._replace(deterministic=True, optimizer='adamw'), {'steps': 1, 'n_faults': 1}, {'steps': 1, 'n_faults': 2}
+    quick = [S('damage, 1 worker', c1, U2, workers=1, late=1, faults=('damage', 'kill'), **two),
+             S('damage, 2 workers', det, U2, faults=('damage',), **two),
+             S('damage, lost', c1, U2, faults=('damage', 'kill', 'bad'), **two),
+             S('damage, 2 slices', c1._replace(slices=2), U2, faults=('damage',), **two),
+             S('damage, no replay', c1._replace(replay=False), U2, faults=('damage', 'kill'), **two),
+             S('damage, 2 steps, save', c1, U2, workers=1, late=1, faults=('damage',), n_faults=1, saves=1),
+             S('damage, under way', c2, U1, steps=1, faults=('damage', 'resume'), n_faults=2, queue=1, coarse=False),
+             S('damage, fenced', f, U2, workers=1, late=1, faults=('damage', 'kill'), **two),
+             S('damage, row groups', f, U2, faults=('damage', 'kill'), groups=1, **one),
+             S('damage, leaving', c2, U1, faults=('damage', 'leave'), rooms=(1, 2), changes=1, **two),
+             S('damage, audit', c1, U2, faults=('damage', 'lie', 'quit', 'kill'), audits=True, **one),
+             S('damage, 3 audit', c1, U1, workers=3, faults=('damage', 'lie'), audits=True, **two)]
+    slow = [S('damage, every fault', c2, U2, faults=every, **two),
+            S('damage, det, every fault', det, U2, faults=every, **two),
+            S('damage, tied', det, tied, faults=('damage', 'kill'), **two),
+            S('damage, accumulators, no replay', det._replace(deterministic=False, replay=False), U3, faults=('damage', 'kill'),
+              **one),
+            S('damage, fenced, every fault', f, U2, faults=every, groups=1, **two),
+            S('damage, rooms, every fault', c2, U2, faults=every + ('leave',), rooms=(1, 1), later=(1, 2), changes=1, **one),
+            S('damage, audit, every fault', c2, U1, faults=every + ('lie', 'liar', 'quit'), audits=True, **two)]
+    return quick, slow
+
+
 def big(seed):
     """A larger setting for a random walk; in two of five, workers have room for few parts."""
     rng = random.Random(seed)
@@ -226,6 +256,8 @@ def big(seed):
     s = s._replace(groups=rng.randint(0, 2) if c.groups else 0)
     if rng.random() < 0.3:
         s = s._replace(audits=True, faults=faults + ('lie', 'lie', 'liar', 'quit'))
+    if rng.random() < 0.3:
+        s = s._replace(faults=s.faults + ('damage',) * 2)
     if rng.random() < 0.6:
         return s
     return s._replace(faults=s.faults + ('leave',) * 2, rooms=tuple(rng.randint(1, parts) for _ in range(n)),

@@ -7,6 +7,7 @@ from explore import frozen_in, visits_in
 #   kill  a worker is lost      stop  is lost, wakes, sends what it was about to, attaches again under its old number
 #   dup   a message comes twice      resume  its session breaks; it sends again all that was not acknowledged
 #   bad   a slice is not finite      badloss  a loss is not finite
+#   damage  what stands in a slot has changed when the thread reads it
 #   again a pull comes a second time, at any moment later      ahead  a worker pulls for the next step before its share
 #   leave a worker gets no more parts, and goes at their end
 #   lie   a digest, or a contribution to the audited part, is wrong once      liar  all of a worker's are, from now on

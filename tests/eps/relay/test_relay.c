@@ -68,7 +68,7 @@ static int feed_through_refusals(struct relay_trace *trace, const char *line, FI
 /* An inbox that is full, and its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save
  * in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late; row groups of a tied
  * unit, whose worker dies; audits that agree, that name an auditor, and that end with one. */
-static const char *const traces[] = {"inbox-full", "woken", "save", "skipped", "frozen", "groups", "audit"};
+static const char *const traces[] = {"inbox-full", "woken", "save", "skipped", "frozen", "groups", "audit", "damaged"};
 
 /* The actions of the relay at every event of a file must be those that stand under it, though every request for
  * memory be refused once (n_refusals; or NULL). */
@@ -464,6 +464,25 @@ TEST(a_part_sent_whole_is_redone_with_the_others_of_its_worker)
     ck_assert_ptr_null(strstr(trace.said, "fold"));
     relay_trace_say(&trace, "lost 7");
     ck_assert_holds(trace.said, "share 8 0 0:1 1:1");
+    relay_trace_free(&trace);
+}
+
+/* One part of two names. Without replay, what was begun cannot be redone. */
+TEST_EACH(a_damaged_slice_tears_the_model_only_where_its_part_cannot_be_redone, 2)
+{
+    struct relay_trace trace = {0};
+
+    relay_trace_say(&trace, "config parts=1 slices=1 slots=2 accumulators=1 replay=0");
+    relay_trace_say(&trace, "attached 7");
+    relay_trace_say(&trace, "open 0 0,1 - 7");
+    relay_trace_say(&trace, "loss 7 0 0 0 ok");
+    relay_trace_say(&trace, "contribution 7 0 1 0 0 0 1");
+    if (_i) {
+        relay_trace_say(&trace, "folded 1 0 ok");
+        relay_trace_say(&trace, "contribution 7 0 0 0 0 0 1");
+    }
+    relay_trace_say(&trace, "folded %d 0 damaged", !_i);
+    ck_assert_holds(trace.said, _i ? "torn 0" : "redo 7\n  share 7 0 0:1");
     relay_trace_free(&trace);
 }
 

@@ -343,10 +343,10 @@ TEST_EACH(a_contribution_that_changed_is_memory_s_fault_and_not_its_sender_s, 3)
         ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), 0);
         ck_assert_int_eq(store_check(&f.store, &c, n), 0);
         g[u * 31 % (n * each)] ^= 0x40;
-        ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), -EIO);
-        ck_assert_int_eq(store_check(&f.store, &c, n), -EIO);
+        ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), -EBADMSG);
+        ck_assert_int_eq(store_check(&f.store, &c, n), -EBADMSG);
         memset(g, 0xff, each); /* a NaN */
-        ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), -EIO);
+        ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), -EBADMSG);
         c.sum = contribution_sum(g, n, each);
         ck_assert_int_eq(store_fold(&f.store, u, 0, &c, STORE_FOLD_MOMENTS, &hp), -EDOM);
         ck_assert_int_eq(store_check(&f.store, &c, n), -EDOM);

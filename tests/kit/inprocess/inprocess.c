@@ -152,6 +152,7 @@ static void act(struct inprocess *ip, const struct relay_action *a)
     case RELAY_TORN:
     case RELAY_AUDIT: /* its steps are not audited */
     case RELAY_AGAIN:
+    case RELAY_REDO:
     case RELAY_LIAR:
     case RELAY_UNDECIDED:
         ip->failed = true;

@@ -41,7 +41,8 @@ static const struct form action_forms[] = {
     [RELAY_TORN] = {"torn", "t"},       [RELAY_CAPTURE] = {"capture", "rut"},
     [RELAY_AUDIT] = {"audit", "wtp"},   [RELAY_LIAR] = {"liar", "w"},
     [RELAY_AGAIN] = {"again", "w"},     [RELAY_UNDECIDED] = {"undecided", "wo"},
-    [RELAY_SAVED] = {"saved", "rt"},    [RELAY_ABANDON] = {"abandon", "r"},
+    [RELAY_REDO] = {"redo", "w"},       [RELAY_SAVED] = {"saved", "rt"},
+    [RELAY_ABANDON] = {"abandon", "r"},
 };
 
 /* By letter. */
@@ -157,7 +158,8 @@ static int parse(struct relay_trace *trace, char **words, unsigned n_words, stru
                                        .slice = (uint32_t)x.of['c'],
                                        .attempt = (uint32_t)x.of['a']},
                               .digest = (uint64_t)x.of['d'],
-                              .ok = strcmp(words[n_words - 1], "ok") == 0};
+                              .ok = strcmp(words[n_words - 1], "ok") == 0,
+                              .damaged = strcmp(words[n_words - 1], "damaged") == 0};
     if (e->kind == RELAY_CONTRIBUTION)
         e->digest = n_words > 8 ? strtoull(words[8], NULL, 10) : 0;
     if (e->kind == RELAY_ATTACHED)

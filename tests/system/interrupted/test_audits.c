@@ -198,6 +198,26 @@ TEST(two_workers_of_which_one_always_lies_are_both_named_and_the_run_ends)
     end(&lab);
 }
 
+/* --check-memory: nobody is at fault. A slice that the owner has agreed with its auditor about changes in its slot. */
+TEST_EACH(a_slice_that_changes_in_host_memory_is_computed_again, COUNT(forms) * 2)
+{
+    const int form = _i / 2,
+              first = forms[form].n_workers == 1 ? 8 : 0; /* one worker audits all slices first, in a slot */
+    const char *options = print("--check-memory %s", forms[form].options);
+    struct lab lab;
+
+    setenv("FLIPS", print("%d-%d", first + _i % 2 * 3, first + _i % 2 * 4), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/liblies.so", 1);
+    begin(&lab, forms[form].n_workers, 0, NULL, NULL);
+    unsetenv("FLIPS"), unsetenv("LD_PRELOAD");
+    expect(command("tried", print("--audit 1 %s", options)), 0);
+    ck_assert_uint_ge(processes_count("log", "its part is computed again"), 1);
+    ck_assert_uint_eq(processes_count("log", "refused"), 0);
+    ck_assert_uint_eq(processes_count("log", "audit of step"), 0);
+    check_bits("tried", forms[form].options);
+    end(&lab);
+}
+
 /* Killed in its first digest, or in a later one. */
 TEST_EACH(a_lost_auditor_ends_the_audit_and_not_the_step, 2)
 {

@@ -153,20 +153,27 @@ static const struct job_seat *seat_of(const struct updater_task *task)
     return task->kind == UPDATER_CHECK ? sharded_look_seat(s, task->unit, task->slice) : NULL;
 }
 
-/* Its worker's device has erred: the pattern is not finite in fp32 and in bf16. */
+/* Its worker's device has erred: the pattern is not finite in fp32 and in bf16. Or memory has: a bit is another. */
 static void spoil(const struct updater_task *task)
 {
     static const uint32_t nan = 0x7FC07FC0;
+    uint8_t *const bytes = (uint8_t *)(uintptr_t)task->contribution.g;
     const struct job_seat *seat = seat_of(task);
     const struct peer *worker = seat ? peer_find(seen->daemon->peers.first, seat->worker) : NULL;
     struct process *p = worker ? process_of(worker) : NULL;
 
+    if (p && p->changes) {
+        p->changes = false;
+        bytes[0] ^= 1;
+        world_say("a contribution of %s changes", p->name);
+        world_rare("a contribution changes", 2);
+    }
     if (!p || !p->spoils)
         return;
     p->spoils = false;
     p->has_spoilt = true;
     world_say("a contribution of %s is spoilt", p->name);
-    memcpy((void *)(uintptr_t)task->contribution.g, &nan, sizeof nan);
+    memcpy(bytes, &nan, sizeof nan);
 }
 
 static void note_fold(const struct updater_task *task)

@@ -62,6 +62,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
     };
     if (!out->adamw)
         out->fenced = false;
+    out->checks_memory = number % 3 < 2;
     if (out->n_parts < out->n_workers)
         out->n_parts = 4;
     if (for_hosts > 1)
@@ -190,6 +191,7 @@ static const struct {
     [FAULT_CUT_CLIENT] = {"cut the client off", 2, false},
     [FAULT_PAUSE_CLIENT] = {"pause the client", 5, true},
     [FAULT_BAD_NUMBERS] = {"spoil a contribution", 5, true},
+    [FAULT_DAMAGE] = {"change a contribution", 5, true},
     [FAULT_RIVAL] = {"start a rival", 4, true},
     [FAULT_FULL_DISK] = {"fill the disk", 5, true},
     [FAULT_NO_MEMORY] = {"refuse an allocation", 5, false},

@@ -320,6 +320,7 @@ int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
 int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
 int __wrap_pthread_cond_signal(pthread_cond_t *condition);
 int __wrap_pthread_cond_broadcast(pthread_cond_t *condition);
 int __wrap_pthread_setname_np(pthread_t thread, const char *name);
@@ -398,6 +399,13 @@ int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
     running->woken_at = NEVER;
     fiber_wait(due_woken, running);
     return 0;
+}
+
+/* Whoever waits for a time does what nobody waits for: the scrub of memory, whose every turn would be an event. */
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    (void)until;
+    return __wrap_pthread_cond_wait(condition, mutex);
 }
 
 /* Wakes all: a condition may be woken for nothing. */

@@ -40,6 +40,7 @@ struct process {
     bool ailing;       /* it was slow or silent for a time: others may think it dead, and it may think so of them */
     bool spoils;       /* its next contribution is not finite: */
     bool has_spoilt;   /* it was not */
+    bool changes;      /* its next contribution changes in its slot */
     unsigned n_unread; /* packets that it had sent when it died, and that the daemon did not read */
     unsigned n_lent;   /* units that it was lent, and has not said READ of */
 };

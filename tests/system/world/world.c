@@ -311,7 +311,7 @@ static enum process_kind victim_of(enum fault_kind kind)
         [FAULT_VIEWER] = PROCESS_KINDS,        [FAULT_RIVAL] = PROCESS_KINDS,
         [FAULT_STALL_DAEMON] = PROCESS_DAEMON, [FAULT_CUT_CLIENT] = PROCESS_CLIENT,
         [FAULT_BAD_NUMBERS] = PROCESS_WORKER,  [FAULT_CUT_HOST] = PROCESS_DAEMON,
-        [FAULT_PAUSE_CLIENT] = PROCESS_CLIENT,
+        [FAULT_PAUSE_CLIENT] = PROCESS_CLIENT, [FAULT_DAMAGE] = PROCESS_WORKER,
     };
     return victims[kind];
 }
@@ -386,6 +386,9 @@ static void commit(const struct fault *f)
         break;
     case FAULT_BAD_NUMBERS: /* a fenced step would be skipped, and its bits are those of no other run */
         p->spoils = !world.setting.fenced;
+        break;
+    case FAULT_DAMAGE:
+        p->changes = world.setting.checks_memory;
         break;
     case FAULT_FULL_DISK:
         host.full_until = until;

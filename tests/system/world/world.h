@@ -30,7 +30,8 @@ struct world_setting {
     unsigned groups;      /* fenced: workers take this many parts through the model before the next; 0: all */
     unsigned audit_every; /* steps from one audit to the next; 0: none. */
     bool few_slots;       /* the host has no memory for more of them than the fewest */
-    bool no_replay;       /* nor for this: a worker's loss may end the run */
+    bool checks_memory;
+    bool no_replay; /* nor for this: a worker's loss may end the run */
 };
 enum { WORLD_SEED = 5 }; /* of a job: fresh weights, and dropped blocks */
 /* The order of a step's blocks. */
@@ -55,6 +56,7 @@ enum fault_kind {
     FAULT_SLOW,          /* what a process sends and receives is late, for a time */
     FAULT_CUT_WORKER,    /* from the daemon, without either hearing of it */
     FAULT_BAD_NUMBERS,   /* a worker's next contribution is not finite */
+    FAULT_DAMAGE,        /* its next contribution changes in host memory */
     FAULT_KILL_CLIENT,
     FAULT_STOP_CLIENT,
     FAULT_CUT_CLIENT,   /* its connection ends, and both hear of it */
