@@ -1,4 +1,5 @@
 /* Peers attach, send messages, and leave. */
+#include "eps/job/damage.h"
 #include "eps/job/evaluate.h"
 #include "eps/base/rights.h"
 #include "eps/drain.h"
@@ -164,7 +165,7 @@ static void on_files(struct peer *peer, bool trace)
 
 /* The weights of a job that rests, for its client to read: all of them are of one version. Descriptors that it leaves unread
  * would be taken from all others. */
-static void on_map(struct peer *peer, const struct job *job, uint32_t first)
+static void send_map(struct peer *peer, const struct job *job, uint32_t first)
 {
     const uint32_t n_units = job->model.n_units, left = first < n_units ? n_units - first : 0;
     struct message m = {.kind = MESSAGE_MAPPED,
@@ -188,6 +189,24 @@ static void on_map(struct peer *peer, const struct job *job, uint32_t first)
     for (uint32_t i = 0; i < m.mapped.n; i++)
         m.mapped.second[i / 8] |= (uint8_t)(store_buffer(&job->store, first + i, false) << i % 8);
     session_send_fds(peer->session, &m, &job->store.weights.fd, 1);
+}
+
+/* The weights are whole; but the client may have gone, or have opened a step. */
+static void on_looked_at(struct job *job)
+{
+    if (!job->client || job->client->id != job->verdict.reader)
+        return;
+    if (job->state == JOB_RESTING)
+        send_map(job->client, job, 0);
+    else
+        peer_decline(job->client, -EBUSY, &(struct error){"a step was opened meanwhile"});
+}
+
+static void on_map(struct peer *peer, struct job *job, uint32_t first)
+{
+    job->verdict.reader = peer->id;
+    if (first > 0 || !job->facts.has_masters || !damage_look_at_weights(job, on_looked_at))
+        send_map(peer, job, first);
 }
 
 static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)

@@ -342,6 +342,8 @@ static void on_work(struct daemon *d, const struct updater_task *work)
             steps_on_rewired(&d->steps);
         else if (work->call == damage_do_look)
             damage_on_looked(d->job);
+        else if (work->call == damage_do_look_at_weights)
+            damage_on_weights(d->job);
         else
             job_on_called(d->job, work);
         break;

@@ -16,8 +16,9 @@ bool damage_end(struct job *job)
     if (!job_is_open(job) || !job_goal(job)->checks_memory || !checks_found(&job->store))
         return false;
     checks_text(what, sizeof what, &job->store);
-    job_end(job, -EIO, "host memory is damaged: in step %" PRIu64 ", %s are not as they were written; " REMEDY,
-            job->step + 1, what);
+    const bool in_step = job->state == JOB_STEPPING;
+    job_end(job, -EIO, "host memory is damaged: %s step %" PRIu64 ", %s are not as they were written; " REMEDY,
+            in_step ? "in" : "after", job->step + in_step, what);
     return true;
 }
 
@@ -64,6 +65,33 @@ void damage_look(struct job *job)
         return;
     job->verdict.looks = true;
     updater_submit(job->peers->updater, &work);
+}
+
+int damage_do_look_at_weights(void *context)
+{
+    struct job *job = context;
+
+    return checks_verify_weights(&job->store);
+}
+
+bool damage_look_at_weights(struct job *job, void (*looked)(struct job *job))
+{
+    const struct updater_task work = {.kind = UPDATER_CALL, .call = damage_do_look_at_weights, .context = job};
+
+    if (!job_goal(job)->checks_memory || job->verdict.looked)
+        return false;
+    job->verdict.looked = looked;
+    updater_submit(job->peers->updater, &work);
+    return true;
+}
+
+void damage_on_weights(struct job *job)
+{
+    void (*const looked)(struct job * job) = job->verdict.looked;
+
+    job->verdict.looked = NULL;
+    if (job_is_open(job) && !damage_end(job))
+        looked(job);
 }
 
 void damage_end_otherwise(struct job *job, int code, const char *format, ...)

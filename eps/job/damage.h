@@ -28,6 +28,12 @@ static inline bool damage_is_pending(const struct job *job)
     return job->verdict.code != 0;
 }
 
+/* Has the present weights of a job at rest looked through, once somebody has read them: `looked` follows, if the job is open
+ * still and they are whole; else it ends. One at a time. False: the job checks no memory, or cannot be asked now. */
+bool damage_look_at_weights(struct job *job, void (*looked)(struct job *job));
+int damage_do_look_at_weights(void *context);
+void damage_on_weights(struct job *job);
+
 /* On the optimizer thread. context: the job. */
 int damage_do_look(void *context);
 void damage_on_looked(struct job *job);

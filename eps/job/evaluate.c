@@ -170,9 +170,20 @@ void evaluate_on_left(struct job *job, const struct peer *worker)
     evaluate_go_on(job);
 }
 
-static void on_evaluated(struct job *job, struct peer *worker, const struct message *m)
+static void announce_sum(struct job *job)
 {
     struct message out = {.kind = MESSAGE_EVALUATED};
+
+    for (uint32_t i = 0; i < job->n_ranges; i++)
+        out.evaluated.sum += job->ranges[i].sum;
+    job_enter(job, JOB_RESTING);
+    job_announce(job, &out);
+}
+
+/* Weights that memory has damaged since their last update have nobody but an evaluation to read them before the next one: so they
+ * are looked through before its sum is told. */
+static void on_evaluated(struct job *job, struct peer *worker, const struct message *m)
+{
     bool all = true;
 
     if (!isfinite(m->evaluated.sum)) {
@@ -183,16 +194,12 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
         return;
     }
     *find_range(job, worker) = (struct job_range){.sum = m->evaluated.sum, .done = true};
-    for (uint32_t i = 0; i < job->n_ranges; i++) {
+    for (uint32_t i = 0; i < job->n_ranges; i++)
         all = all && job->ranges[i].done;
-        out.evaluated.sum += job->ranges[i].sum;
-    }
-    if (!all) {
+    if (!all)
         evaluate_go_on(job);
-        return;
-    }
-    job_enter(job, JOB_RESTING);
-    job_announce(job, &out);
+    else if (!damage_look_at_weights(job, announce_sum))
+        announce_sum(job);
 }
 
 /* A target has a source: one that comes with its first token, or one that it, or the row named, has. */

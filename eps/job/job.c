@@ -76,7 +76,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->peers->updater, n_jobs + PEERS_MAX_WORKERS + 5)
+    return updater_reserve(job->peers->updater, n_jobs + PEERS_MAX_WORKERS + 6)
                ? error_set(err, -ENOMEM, "out of memory")
                : 0;
 }

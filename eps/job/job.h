@@ -135,6 +135,8 @@ struct job {
     bool announced_opened;        /* JOB_OPENED was sent */
     struct {
         bool looks;                          /* the optimizer thread looks through the memory */
+        void (*looked)(struct job *job);     /* it does through weights that were read: what follows; or NULL */
+        uint32_t reader;                     /* the client that reads them then */
         int code;                            /* the job ends with it, unless memory is damaged; 0: it goes on */
         struct error why;                    /* of that */
     } verdict;                               /* eps/job/damage.h */

@@ -227,8 +227,16 @@ void checks_renew(struct store *store)
 
 /* ---- checking --------------------------------------------------------------------------------------------------- */
 
-/* Checks a block in all arrays. Returns the bytes that it read. */
-static size_t arrays_check(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at, size_t n)
+/* Arrays that passes keep from step to step. */
+struct extent {
+    enum plan_checked first, last;
+};
+
+static const struct extent everything = {PLAN_CHECKED_WEIGHTS, PLAN_CHECKED_SECOND};
+
+/* Checks a block in these arrays. Returns the bytes that it read. */
+static size_t arrays_check(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at, size_t n,
+                           struct extent of)
 {
     static const enum optimizer_array arrays[] = {[PLAN_CHECKED_WEIGHTS] = OPTIMIZER_W,
                                                   [PLAN_CHECKED_REPLAY] = OPTIMIZER_W,
@@ -238,7 +246,7 @@ static size_t arrays_check(const struct store *store, uint32_t unit, uint32_t pi
     const uint64_t block = block_at(store, piece, at);
     size_t bytes = 0;
 
-    for (enum plan_checked a = 0; a <= PLAN_CHECKED_SECOND; a++) {
+    for (enum plan_checked a = of.first; a <= of.last; a++) {
         const struct block_sum *const sum = sums_at(store, a, block);
         size_t each;
         if (!sum)
@@ -272,6 +280,7 @@ static int checks_verdict(const struct store *store)
 struct inspection {
     const struct store *store;
     uint32_t unit;
+    struct extent of;
     struct run run;
 };
 
@@ -280,13 +289,13 @@ static void inspect_range(void *data, size_t begin, size_t n)
     const struct inspection *const i = data;
 
     for (size_t at = begin; at < begin + n; at += TEAM_BLOCK)
-        arrays_check(i->store, i->unit, i->run.piece, i->run.at + at, size_smaller(TEAM_BLOCK, begin + n - at));
+        arrays_check(i->store, i->unit, i->run.piece, i->run.at + at, size_smaller(TEAM_BLOCK, begin + n - at), i->of);
 }
 
-static void inspect_unit(const struct store *store, uint32_t unit, uint64_t before, bool team)
+static void inspect_unit(const struct store *store, uint32_t unit, uint64_t before, bool team, struct extent of)
 {
     const uint64_t bytes = fixed_bytes(store, unit);
-    struct inspection i = {.store = store, .unit = unit};
+    struct inspection i = {.store = store, .unit = unit, .of = of};
 
     for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
         for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &i.run);)
@@ -301,7 +310,7 @@ static void inspect_unit(const struct store *store, uint32_t unit, uint64_t befo
 int checks_verify(const struct store *store, uint32_t unit)
 {
     if (store->checks.memory)
-        inspect_unit(store, unit, fixed_before(store, unit), false);
+        inspect_unit(store, unit, fixed_before(store, unit), false, everything);
     return checks_verdict(store);
 }
 
@@ -310,7 +319,19 @@ int checks_verify_all(const struct store *store)
     uint64_t before = 0;
 
     for (uint32_t u = store->own.first; store->checks.memory && u < store->own.end; u++) {
-        inspect_unit(store, u, before, true);
+        inspect_unit(store, u, before, true, everything);
+        before += plan_fixed_blocks(&store->model->units[u], store->options.precision);
+    }
+    return checks_verdict(store);
+}
+
+int checks_verify_weights(const struct store *store)
+{
+    uint64_t before = 0;
+
+    for (uint32_t u = store->own.first; store->checks.memory && u < store->own.end; u++) {
+        const enum plan_checked a = store_buffer(store, u, false) == 1 ? PLAN_CHECKED_REPLAY : PLAN_CHECKED_WEIGHTS;
+        inspect_unit(store, u, before, true, (struct extent){a, a});
         before += plan_fixed_blocks(&store->model->units[u], store->options.precision);
     }
     return checks_verdict(store);
@@ -356,7 +377,7 @@ static bool scrub_trained(struct store *store, size_t *bytes)
         const uint64_t at = piece->offset + s->at, slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
         const uint64_t end = slice_end < piece->offset + piece->n ? slice_end : piece->offset + piece->n;
         const size_t n = size_smaller(TEAM_BLOCK, (size_t)(end - at));
-        *bytes += arrays_check(store, s->unit, index, at, n);
+        *bytes += arrays_check(store, s->unit, index, at, n, everything);
         s->at += n;
         return true;
     }

@@ -40,6 +40,8 @@ void checks_renew_unit(struct store *store, uint32_t unit);
 int checks_verify(const struct store *store, uint32_t unit);
 /* All own units, by the caller's team. */
 int checks_verify_all(const struct store *store);
+/* The present weights of all own units, by the caller's team, while none is updated. */
+int checks_verify_weights(const struct store *store);
 /* The sums in which the unit's contributions are held. */
 int checks_verify_held(const struct store *store, uint32_t unit);
 

@@ -1,6 +1,7 @@
-/* Bits of a daemon's memory change by themselves while it trains. The run says what changed, goes on from its last whole
+/* Bits of a daemon's memory change by themselves while it trains, or rests. The run says what changed, goes on from its last whole
  * checkpoint, and ends with the bits of one to which nothing happened. Real processes; Linux's /proc/PID/mem. */
 #include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 SUITE_LABELS(long)
@@ -140,7 +142,8 @@ TEST_EACH(a_run_whose_memory_is_damaged_says_what_and_ends_with_the_same_bits, C
 
     processes_train(&whole);
     ck_assert_msg(eps_train(&mine, &events, &fate, &error) == 0, "%s", error.text);
-    ck_assert_holds(fate.notes, "restart 1 of 1: host memory is damaged: in step ", " are not as they were written; ");
+    ck_assert_holds(fate.notes, "restart 1 of 1: host memory is damaged: ", " step ",
+                    " are not as they were written; ");
     ck_assert_msg(strstr(fate.notes, kind->says[0]) || strstr(fate.notes, kind->says[1]), "%s", fate.notes);
     outputs_check_same_latest("whole", "mine");
 }
@@ -157,4 +160,39 @@ TEST(a_run_without_restarts_ends_and_leaves_a_whole_checkpoint)
     ck_assert_int_ne(eps_train(&o, &events, &fate, &error), 0);
     ck_assert_holds(error.text, "host memory is damaged: ");
     ck_assert_int_eq(processes_eps("verify mine/step-%d", SAVED), 0);
+}
+
+/* Weights change while a job rests: whoever reads them next, before any step does, gets nothing that was made of them. */
+static const struct reading {
+    struct message message;
+    enum message_kind answer;
+} readings[] = {
+    {{.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = DRIVER_BATCH, .n_tokens = DRIVER_SEQ}}, MESSAGE_EVALUATED},
+    {{.kind = MESSAGE_MAP}, MESSAGE_MAPPED},
+    {{.kind = MESSAGE_SAVE, .save.step = 3}, MESSAGE_SAVED},
+};
+
+/* Of both buffers of weights, with replay: one of them is the present one. */
+TEST_EACH(nobody_reads_weights_that_changed_after_their_update, COUNT(readings) * 2)
+{
+    const struct reading *reading = &readings[_i / 2];
+    struct driver driver;
+    struct error error = {""};
+    struct message m;
+
+    ck_assert_int_eq(mkdir("saved", 0700), 0);
+    processes_daemon("lab", 1, NULL);
+    driver_open(&driver, "lab", &(struct driver_options){.checks_memory = true, .fenced = _i % 2, .out = "saved"});
+    driver_train(&driver, 3);
+    driver_await_done(&driver, 3);
+    const pid_t daemon = processes_find("epsd");
+    ck_assert_int_eq(kill(daemon, SIGSTOP), 0);
+    flip_bits(daemon, &kinds[0]);
+    client_link_send(&driver.link, &reading->message);
+    ck_assert_int_eq(kill(daemon, SIGCONT), 0);
+    while (client_link_next(&driver.link, &m, NULL, &error) == 0)
+        ck_assert_str_ne(message_name(m.kind), message_name(reading->answer));
+    ck_assert_holds(error.text, "host memory is damaged: after step 3, the weights of ");
+    ck_assert_int_ne(access("saved/step-3", F_OK), 0);
+    driver_leave(&driver);
 }
