@@ -356,6 +356,8 @@ CONSTRUCTS = [
     "{{ [3, 1, 2] | min }}{{ [3, 1.5, 2] | max }}{{ ['b', 'A'] | min }}{{ [] | max is defined }}{{ [{'a': 2}, {'a': 5}] | max(attribute='a') | tojson }}",
     # texts
     "{{ 'a\\nb\\r\\nc\\x0bd\\u2028e\\n'.splitlines() | join('|') }}{{ 'a\\nb\\n'.splitlines(true) | length }}{{ ''.splitlines() | length }}{{ 'a\\r\\nb'.splitlines(keepends=true)[0] | length }}",
+    "{{ 'a\\n\\nb\\r\\nc\\u2028d\\n' | indent }}|{{ '' | indent }}|{{ '' | indent(2, true) }}|{{ '\\n' | indent(2, first=true, blank=true) }}|{{ 'a\\n\\nb' | indent(width=1, blank=true) }}|{{ 'a\\r' | indent(3, true, true) }}|{{ 'a\\n\\r' | indent(3, true, true) }}|",
+    "{{ 'a\\nb' | indent('> ') }}{{ 'a\\nb' | indent('é', first=1) }}{{ 'a\\nb' | indent(0) }}{{ 'a\\nb' | indent(-3) }}{{ 'a\\nb' | indent(true) }}{{ {'a': [1, 'x\\ny']} | tojson(indent=4) | indent(8) }}{{ '{\\n' | indent(4, first=True) }}",
     "{{ 'Straße ﬁ ΑΣ ΑΣ. Σ ΑΣΑ İ ǆ ŉ' | lower }}|{{ 'straße ﬁ ας İ ǆ ŉ ᾳ' | upper }}|{{ 'ǆ ß ﬁn ΑΣ' | capitalize }}|{{ 'éÉ ﬁn ǆz o\\'neil 3d ªb ΑΣ' | title }}|{{ 'éÉ ﬁn ǆz o\\'neil 3d ªb ΑΣ (x [y-z'.title() }}|{{ 'ÉCOLE'.lower() }}{{ 'ﬁn'.capitalize() }}",
     "{{ 5 | upper }}{{ none | lower }}{{ true | capitalize }}{{ 'é' is lower }}{{ 'É' is upper }}{{ '1' is lower }}{{ 'aB' is upper }}{{ 5 | trim }}{{ 'my-title (x) y' | title }}",
     "{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('bc') }}{{ 'abc'.removeprefix('x') }}{{ 'banana'.count('an') }}{{ 'aaa'.count('aa') }}",

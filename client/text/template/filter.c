@@ -271,6 +271,7 @@ static json_t *run_filter(struct template_run *r, const struct template_call *c)
                                                     {"safe", itself},
                                                     {"items", template_list_items},
                                                     {"replace", template_replace},
+                                                    {"indent", template_indent},
                                                     {"upper", template_filter_case},
                                                     {"lower", template_filter_case},
                                                     {"capitalize", template_filter_case},

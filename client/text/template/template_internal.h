@@ -343,6 +343,7 @@ json_int_t template_integer_of(struct template_run *r, const struct template_cal
 /* Methods that are filters, too. */
 json_t *template_strip(struct template_run *r, const struct template_call *c);
 json_t *template_replace(struct template_run *r, const struct template_call *c);
+json_t *template_indent(struct template_run *r, const struct template_call *c);
 json_t *template_list_items(struct template_run *r, const struct template_call *c);
 /* items joined by the string between; NULL: by nothing. */
 json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const json_t *between);

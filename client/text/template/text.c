@@ -177,6 +177,15 @@ static size_t line_end(const char *text, size_t n)
     return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029 ? length : 0;
 }
 
+/* Where the line that begins at `from` ends, and in *length the bytes of its end: 0, the text's. */
+static size_t find_line_end(size_t *length, const char *text, size_t from, size_t n)
+{
+    *length = 0;
+    while (from < n && (*length = line_end(text + from, n - from)) == 0)
+        from += (size_t)client_utf8_character((const uint8_t *)text + from, n - from);
+    return from;
+}
+
 /* splitlines(keepends=false) */
 static json_t *splitlines(struct template_run *r, const struct template_call *c)
 {
@@ -184,26 +193,66 @@ static json_t *splitlines(struct template_run *r, const struct template_call *c)
     const char *text = json_string_value(c->value);
     const size_t n = json_string_length(c->value);
     json_t *out = json_array();
-    size_t from = 0;
 
     if (c->arguments->n > (keep ? 1u : 0u))
         template_refuse(r, c);
     template_charge(r, n);
-    for (size_t at = 0, end;
-         !r->rc && at<n; at += end> 0 ? end : (size_t)client_utf8_character((const uint8_t *)text + at, n - at)) {
-        end = line_end(text + at, n - at);
-        if (end > 0) {
-            const size_t to = at + (keep && template_truth(r, keep) ? end : 0);
-            template_append(r, out, template_part(r, c->value, from, to - from));
-            from = at + end;
-        }
+    for (size_t from = 0, length; !r->rc && from < n; from += length) {
+        const size_t end = find_line_end(&length, text, from, n), kept = keep && template_truth(r, keep) ? length : 0;
+        template_append(r, out, template_part(r, c->value, from, end + kept - from));
+        from = end;
     }
-    if (from < n)
-        template_append(r, out, template_part(r, c->value, from, n - from));
     if (!r->rc)
         return out;
     json_decref(out);
     return NULL;
+}
+
+/* What the filter indent puts before a line: a text, or so many blanks; a new reference. */
+static json_t *read_width(struct template_run *r, const struct template_call *c)
+{
+    enum { MOST = 1024 };
+    static const char *const names[] = {"width", "first", "blank"};
+    json_t *width = template_argument(c->arguments, 0, names[0]);
+    const json_int_t n = !width ? 4 : template_is_integer(width) ? template_integer(width) : 0;
+    char blanks[MOST];
+    unsigned known = 0;
+
+    for (unsigned i = 0; i < 3; i++)
+        known += template_argument(c->arguments, i, names[i]) != NULL;
+    if (json_is_string(width) && known == c->arguments->n)
+        return json_incref(width);
+    if (known < c->arguments->n || n > MOST || (width && !template_is_integer(width)))
+        return template_refuse(r, c);
+    memset(blanks, ' ', sizeof blanks);
+    return template_string(r, blanks, n > 0 ? (size_t)n : 0);
+}
+
+/* The filter indent(width=4, first=false, blank=false). As Jinja's it makes each line end \n, and has an empty line behind a last
+ * one, unless that is a lone \r. */
+json_t *template_indent(struct template_run *r, const struct template_call *c)
+{
+    const json_t *first = template_argument(c->arguments, 1, "first"),
+                 *blank = template_argument(c->arguments, 2, "blank");
+    const char *text = json_string_value(c->value);
+    const size_t n = json_string_length(c->value);
+    struct template_text out = {0};
+    json_t *before = text ? read_width(r, c) : template_refuse(r, c);
+
+    for (size_t from = 0, length = 1, n_lines = 0; !r->rc && length > 0; n_lines++) {
+        const size_t end = find_line_end(&length, text, from, n);
+        if (n_lines > 0)
+            template_add(r, &out, "\n", 1);
+        if (n_lines == 0 ? first && template_truth(r, first) : end > from || (blank && template_truth(r, blank)))
+            template_add_part(r, &out, before, 0, json_string_length(before));
+        template_add_part(r, &out, c->value, from, end - from);
+        template_charge(r, length);
+        from = end + length;
+        if (from == n && length == 1 && text[end] == '\r')
+            break;
+    }
+    json_decref(before);
+    return template_take(r, &out);
 }
 
 /* removeprefix and removesuffix. */
