@@ -106,6 +106,8 @@ struct eps_status {
     const char *precision;   /* "fp32", "bf16", "fp16" */
     const char *commit;      /* "eager", "fenced" */
     bool waits;              /* the job goes on only once another worker has joined */
+    uint64_t n_audits;       /* of --audit: the job's steps of which one part was computed twice, with equal results */
+    uint64_t n_redone;       /* results that were computed again, as two of them differed; then workers are named */
     bool saving;
     uint64_t saved_step; /* UINT64_MAX: none */
     const char *trouble; /* why the last save failed; empty if it did not */

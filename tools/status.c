@@ -42,6 +42,8 @@ static void print_job(FILE *out, const struct eps_status *s)
     if (!isnan(s->loss))
         fprintf(out, ", loss %.4f", s->loss);
     fputc('\n', out);
+    if (s->n_audits || s->n_redone)
+        fprintf(out, "audits       %" PRIu64 " steps, results computed again: %" PRIu64 "\n", s->n_audits, s->n_redone);
     if (!*s->out)
         return;
     fprintf(out, "out          %s\n", s->out);
@@ -143,6 +145,8 @@ static int to_json(json_t **out, struct eps_observer *observer, struct eps_error
     json_object_set_new(*out, "saved_step",
                         s.saved_step == UINT64_MAX ? json_null() : json_integer((json_int_t)s.saved_step));
     json_object_set_new(*out, "trouble", text_or_null(s.trouble));
+    json_object_set_new(*out, "audits", json_integer((json_int_t)s.n_audits));
+    json_object_set_new(*out, "audits_redone", json_integer((json_int_t)s.n_redone));
     json_object_set_new(*out, "out", text_or_null(s.out));
     json_object_set_new(*out, "address", text_json(s.address));
     json_object_set_new(*out, "job", s.job ? json_integer((json_int_t)s.job) : json_null());
@@ -167,7 +171,9 @@ int command_status(int argc, char **argv)
         "daemons, one line each: name, state, step, model, pid, output directory.",
         "print an object with state, step, n_steps, model, parameters, workers, idle_workers, optimizer_threads, pid, "
         "uid (the job's user), loss (null before the first step), precision and commit (null without a job), saving, "
-        "saved_step, trouble, out (null if there is none), address, job (the job's number; null without one), queue "
+        "saved_step, trouble, audits (steps that eps train --audit has compared), audits_redone (results that were "
+        "computed again, as two differed), out (null if there is none), address, job (the job's number; null without "
+        "one), queue "
         "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out), attached (a list of "
         "its "
         "workers, each with id, device, model, on (its machine) and pid) and left_out (a list of those that take no "

@@ -111,6 +111,8 @@ int eps_observer_status(struct eps_observer *observer, struct eps_status *out, s
             .commit = m->status_reply.fenced ? "fenced" : "eager",
             .out = m->status_reply.out,
             .waits = m->status_reply.waits,
+            .n_audits = m->status_reply.n_audits,
+            .n_redone = m->status_reply.n_redone,
             .saving = m->status_reply.saving,
             .saved_step = m->status_reply.saved_step,
             .trouble = m->status_reply.trouble,

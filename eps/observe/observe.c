@@ -50,6 +50,8 @@ static void send_status(const struct observer *observer, struct peer *peer)
     if (job->detached && job_is_open(job) && !observer->stopping)
         m.status_reply.state = STATE_DETACHED;
     m.status_reply.waits = steps_wait(observer->steps);
+    m.status_reply.n_audits = job->state == JOB_NONE ? 0 : observer->steps->n_audits;
+    m.status_reply.n_redone = job->state == JOB_NONE ? 0 : observer->steps->n_redone;
     m.status_reply.step = job->step;
     m.status_reply.n_steps = job->request.job.n_steps;
     m.status_reply.n_parameters = job->model.n_parameters;

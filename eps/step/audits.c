@@ -102,6 +102,7 @@ static void restart(struct steps *steps, uint32_t id, const char *does)
     log_warning("audit of step %" PRIu64 ": results of part %u differ; worker %u (%s) %s it to see which is wrong",
                 steps->open.open_step.step + 1, job->first_part + relay_audited(job->relay), id,
                 device_of(find_peer(steps, id)), does);
+    steps->n_redone++;
     steps_note_change(steps);
 }
 

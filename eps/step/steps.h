@@ -36,6 +36,7 @@ struct steps {
     uint32_t n_changes;       /* workers that left the job, or joined it, and shares that changed */
     uint32_t n_unreviewed;    /* steps since the shares were compared with the speeds */
     uint64_t n_audits;        /* steps that were audited to the end since the job began */
+    uint64_t n_redone;        /* results of audited parts that were asked for again, as two differed */
     uint64_t failed_in;       /* the step, from 1, that a worker could not finish; 0: none */
     /* The worker whose gradient of the open step was not finite; 0: none. */
     struct {

@@ -80,7 +80,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 54,
+    MESSAGE_VERSION = 55,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -463,7 +463,9 @@ struct message {
             double loss;         /* the last step's; NAN before the first */
             uint64_t saved_step; /* step of this job's last checkpoint, or MESSAGE_NO_STEP */
             bool saving;
-            bool waits;                 /* the open step goes on only once another worker has joined */
+            bool waits; /* the open step goes on only once another worker has joined */
+            uint64_t n_audits,
+                n_redone; /* of this job: steps audited to the end; results asked for again, as two differed */
             enum number_type precision; /* the job's */
             bool fenced;
             char model[64];    /* "gpt2 6x384" */

@@ -37,6 +37,8 @@ void message_status_reply_body(struct wire *w, struct message *m)
     wire_u64(w, &m->status_reply.saved_step);
     wire_flag(w, &m->status_reply.saving);
     wire_flag(w, &m->status_reply.waits);
+    wire_u64(w, &m->status_reply.n_audits);
+    wire_u64(w, &m->status_reply.n_redone);
     m->status_reply.precision = message_number_field(w, m->status_reply.precision);
     wire_flag(w, &m->status_reply.fenced);
     wire_text(w, m->status_reply.model, sizeof m->status_reply.model);

@@ -58,6 +58,8 @@ TEST(without_a_name_one_daemon_is_the_one)
                                        "saving",
                                        "saved_step",
                                        "trouble",
+                                       "audits",
+                                       "audits_redone",
                                        "out",
                                        "address",
                                        "precision",

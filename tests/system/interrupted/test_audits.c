@@ -187,6 +187,30 @@ TEST_EACH(one_worker_finds_what_passes, 2)
     end(&lab);
 }
 
+/* Of each step; the one whose auditor is dropped may count or not. */
+TEST(status_counts_audits_and_what_was_computed_again)
+{
+    struct lab lab;
+
+    begin(&lab, PARTS, 2, "5-5", NULL);
+    const char *const shell[] = {
+        "-c", print("exec %s/%s", processes_programs(), command("tried", "--audit 1 --steps 1000000")), NULL};
+    const pid_t run = processes_start("/bin/sh", shell, NULL);
+    processes_await_count("log", "was wrong", 1);
+    processes_await_text("tried/metrics.jsonl", "\"step\": 20,");
+    expect("eps status lab", 0, "\naudits       ", " steps, results computed again: 1\n");
+    json_t *status = expect_json("eps status lab --json", 0);
+    const double audits = json_number_at(status, "audits"), step = json_number_at(status, "step");
+    ck_assert_double_ge(step, 20);
+    ck_assert_double_ge(audits, step - 1);
+    ck_assert_double_le(audits, step + 1);
+    ck_assert_double_eq(json_number_at(status, "audits_redone"), 1);
+    json_decref(status);
+    expect_stop(lab.daemon);
+    ck_assert_int_eq(processes_wait(run), 1);
+    processes_await_nobody();
+}
+
 TEST(two_workers_of_which_one_always_lies_are_both_named_and_the_run_ends)
 {
     struct lab lab;
