@@ -545,7 +545,7 @@ def words(draw):
         f"{{{{ rows | unique(attribute='{draw.choice(['k', 'v', 'in.d'])}') | list | tojson }}}}", "{{ rows | map(attribute='in.d') | join }}{{ rows | map(attribute='no', default=0) | list | tojson }}",
         f"{{{{ rows | selectattr('v', '{draw.choice(['gt', '<', 'ge', '==', 'ne', 'le', 'eq', 'lessthan'])}', {draw.choice(['1', '2', '0.5'])}) | list | tojson }}}}",
         f"{{% for k, v in (rows | first | default({{}})) | dictsort{draw.choice(['', '(true)', '(reverse=true)'])} if v is not mapping %}}{{{{ k }}}}{{{{ v }}}} {{% endfor %}}",
-        f"{{{{ text.splitlines({draw.choice(['', 'true', 'keepends=true'])}) | tojson }}}}", f"{{{{ text | {draw.choice(['upper', 'lower', 'title', 'capitalize'])} }}}}|{{{{ text.{draw.choice(['upper', 'lower', 'title', 'capitalize'])}() }}}}",
+        f"{{{{ text.splitlines({draw.choice(['', 'true', 'keepends=true'])}) | tojson }}}}", f"{{{{ text | indent({draw.choice(['', '2', 'first=true', '3, true, true', 'blank=true'])}) }}}}", f"{{{{ text | {draw.choice(['upper', 'lower', 'title', 'capitalize'])} }}}}|{{{{ text.{draw.choice(['upper', 'lower', 'title', 'capitalize'])}() }}}}",
         "{{ text is lower }}{{ text is upper }}{{ text.count('a') }}{{ text.removeprefix('a') }}|{{ text.removesuffix('-') }}",
         "{% for a in list %}{{ loop.cycle('p', 'q') }}{{ loop.depth }}{{ loop.depth0 }}{{ loop.revindex }}{{ a is divisibleby 2 if a is integer }}{{ a is gt 0 }}{{ loop.previtem is defined }} {% endfor %}",
         f"{{% filter {draw.choice(['upper', 'trim', 'lower | trim', 'title', 'replace(%sa%s, %sxy%s)' % ((chr(39),) * 4)])} %}} {{{{ text }}}} a {{% for w in words %}}{{{{ w }}}}{{% endfor %}} {{% endfilter %}}",
