@@ -184,6 +184,26 @@ static bool is_partial(const struct export *e)
            ours.st_ino == named.st_ino;
 }
 
+/* Removes what a killed export left, if that is all that is there. */
+static bool empty_partial(const struct export *e)
+{
+    const int fd = openat(e->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+    bool ours = entries;
+
+    if (!entries && fd >= 0)
+        close(fd);
+    while (ours && (entry = readdir(entries)))
+        ours = output_is_name(entry->d_name) || strcmp(entry->d_name, MODEL_FILES_TEMPLATES) == 0 ||
+               strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    if (entries)
+        closedir(entries);
+    if (ours && client_checkpoints_empty(e->directory_fd, MODEL_FILES_TEMPLATES))
+        unlinkat(e->directory_fd, MODEL_FILES_TEMPLATES, AT_REMOVEDIR);
+    return ours && client_checkpoints_empty(e->directory_fd, ".");
+}
+
 /* The lock distinguishes a directory in use from one that a killed export left behind. */
 static int make_partial(struct export *e, struct error *err)
 {
@@ -194,7 +214,7 @@ static int make_partial(struct export *e, struct error *err)
         return error_set(err, -errno, "--out %s: %s: %s", e->options->out, e->partial, strerror(errno));
     if (flock(e->directory_fd, LOCK_EX | LOCK_NB) != 0 || !is_partial(e))
         return error_set(err, -EBUSY, "--out %s: another export is writing it", e->options->out);
-    if (!client_checkpoints_empty(e->directory_fd, "."))
+    if (!empty_partial(e))
         return error_set(err, -EEXIST, "%s holds files that no export wrote: move it, or choose another --out",
                          e->partial);
     return 0;

@@ -4,6 +4,7 @@
 #include "proto/base/text.h"
 #include "proto/base/wide.h"
 #include "proto/model/adapter.h"
+#include "proto/model/checkpoint.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -157,9 +158,10 @@ static int add_open(json_t *files, int fd, const char *directory, const char *na
  *
  * transformers saves several templates as chat_template.jinja, which is `default`, and as a file of this folder for each
  * other one. It reads them as well from a list in tokenizer_config.json, which a checkpoint has room for: its files are
- * flat. The files take the place of what stands in tokenizer_config.json, as in transformers. */
+ * flat, and removed as such. An export has the files again. They take the place of what stands in tokenizer_config.json, as
+ * in transformers. */
 
-#define TEMPLATES        "additional_chat_templates"
+#define TEMPLATES        MODEL_FILES_TEMPLATES
 #define TEMPLATE         "chat_template.jinja"
 #define TOKENIZER_CONFIG "tokenizer_config.json"
 
@@ -194,9 +196,10 @@ static int list_templates(char **list, size_t *n, int folder, const char *direct
     return rc;
 }
 
-static int append_template(json_t *list, const char *name, json_t *text, struct error *err)
+/* file: where it came from, "additional_chat_templates/rag.jinja". */
+static int append_template(json_t *list, const char *name, json_t *text, const char *file, struct error *err)
 {
-    return json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", text))
+    return json_array_append_new(list, json_pack("{s:s, s:O, s:s}", "name", name, "template", text, "file", file))
                ? error_set(err, -ENOMEM, "out of memory")
                : 0;
 }
@@ -206,22 +209,23 @@ static int read_templates(json_t *list, json_t *files, int folder, const char *d
                           struct error *err)
 {
     json_t *alone = json_object_get(files, TEMPLATE), *read = json_object();
-    char *names_of[MOST_TEMPLATES], where[PATH_MAX], name[NAME_MAX + 8];
+    char *names_of[MOST_TEMPLATES], where[PATH_MAX], name[NAME_MAX + 8], file[sizeof TEMPLATES + sizeof name];
     size_t n;
     int rc = list_templates(names_of, &n, folder, directory, err);
 
     snprintf(where, sizeof where, "%s/" TEMPLATES, directory);
     if (!rc && n > 0 && alone)
-        rc = append_template(list, "default", alone, err);
+        rc = append_template(list, "default", alone, TEMPLATE, err);
     for (size_t i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s.jinja", names_of[i]);
+        snprintf(file, sizeof file, TEMPLATES "/%s", name);
         const int fd = rc ? -1 : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (!rc && fd < 0)
             rc = error_set(err, -errno, "%s/%s: %s", where, name, strerror(errno));
         if (!rc)
             rc = add_open(read, fd, where, name, total, err);
         if (!rc)
-            rc = append_template(list, names_of[i], json_object_get(read, name), err);
+            rc = append_template(list, names_of[i], json_object_get(read, name), file, err);
         if (fd >= 0)
             close(fd);
         free(names_of[i]);
@@ -391,13 +395,90 @@ static int write_file(int directory_fd, const char *name, const json_t *string)
     return rc;
 }
 
+/* ---- the folder of chat templates again ---- */
+
+/* A file that set_templates has read, and no other place. */
+static bool is_template_file(const char *file)
+{
+    const size_t n = sizeof TEMPLATES; /* with the slash */
+
+    return strcmp(file, TEMPLATE) == 0 ||
+           (strncmp(file, TEMPLATES "/", n) == 0 && checkpoint_is_name(file + n) && text_ends_with(file, ".jinja"));
+}
+
+static bool came_from_files(const json_t *list)
+{
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        const char *file = json_string_value(json_object_get(item, "file"));
+        if (!file || !is_template_file(file) || !json_is_string(json_object_get(item, "template")))
+            return false;
+    }
+    return json_array_size(list) > 0;
+}
+
+static int write_templates(const json_t *list, int directory_fd)
+{
+    const json_t *item;
+    int folder = -1, rc = 0;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        const char *file = json_string_value(json_object_get(item, "file"));
+        if (!rc && strchr(file, '/') && mkdirat(directory_fd, TEMPLATES, 0777) && errno != EEXIST)
+            rc = -errno;
+        if (!rc)
+            rc = write_file(directory_fd, file, json_object_get(item, "template"));
+    }
+    if (!rc && (folder = openat(directory_fd, TEMPLATES, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 && fsync(folder))
+        rc = -errno;
+    if (folder >= 0)
+        close(folder);
+    return rc;
+}
+
+/* What fold_templates has put together. *config: tokenizer_config.json without it, owned; null: there was none; NULL: it
+ * stays. */
+static int unfold_templates(json_t **config, const json_t *files, int directory_fd, struct error *err)
+{
+    size_t n = 0;
+    const char *text = json_object_get(files, TEMPLATE) ? NULL : model_files_find(files, TOKENIZER_CONFIG, &n);
+    json_t *root = text ? wide_read(text, n, 0, NULL) : NULL;
+    const json_t *list = json_object_get(root, "chat_template");
+    int rc = 0;
+
+    *config = NULL;
+    if (came_from_files(list)) {
+        rc = write_templates(list, directory_fd);
+        if (rc)
+            error_set(err, rc, TEMPLATES ": %s", strerror(-rc));
+        json_object_del(root, "chat_template");
+        char *printed = dump_json(NULL, root, &dump_indented);
+        *config = json_object_size(root) == 0 ? json_null() : printed ? json_sprintf("%s\n", printed) : NULL;
+        if (!rc && !*config)
+            rc = error_set(err, -ENOMEM, "out of memory");
+        free(printed);
+    }
+    json_decref(root);
+    return rc;
+}
+
 int model_files_write(const json_t *files, int directory_fd, struct error *err)
 {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *string = json_object_get(files, names[i]);
-        const int rc = string ? write_file(directory_fd, names[i], string) : 0;
+    json_t *config;
+    int rc = unfold_templates(&config, files, directory_fd, err);
+
+    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
+        const bool is_config = config && strcmp(names[i], TOKENIZER_CONFIG) == 0;
+        const json_t *string = is_config ? config : json_object_get(files, names[i]);
+        rc = string && !json_is_null(string) ? write_file(directory_fd, names[i], string) : 0;
         if (rc)
-            return error_set(err, rc, "%s: %s", names[i], strerror(-rc));
+            error_set(err, rc, "%s: %s", names[i], strerror(-rc));
     }
-    return 0;
+    json_decref(config);
+    return rc;
 }

@@ -20,15 +20,17 @@ enum { MODEL_FILES_MAX_BYTES = 40 << 20 };
 /* Reads a directory's files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, vocab.txt,
  * special_tokens_map.json, added_tokens.json, chat_template.jinja, chat_template.json, generation_config.json,
  * tokenizer.model and an adapter's adapter_config.json. Templates in the folder additional_chat_templates, and then
- * chat_template.jinja too, become the list in tokenizer_config.json, where transformers finds them as well. *out is an
- * object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer), -EFBIG, -errno, with a sentence that
- * names the file. */
+ * chat_template.jinja too, become the list in tokenizer_config.json, where transformers finds them as well; "file" names
+ * where each came from. *out is an object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer),
+ * -EFBIG, -errno, with a sentence that names the file. */
 int model_files_read(json_t **out, const char *directory, struct error *err);
 
 /* Gives files without a chat template those in the tokenizer_config.json of `from`, which may be NULL. -ENOMEM, -EINVAL. */
 int model_files_keep_templates(json_t *files, const json_t *from, struct error *err);
 
-/* Writes the files into a directory that holds none of them. -errno. */
+#define MODEL_FILES_TEMPLATES "additional_chat_templates" /* the one folder that may come with a model */
+
+/* Writes the files into a directory that holds none of them, and a list of templates to where they came from. -errno. */
 int model_files_write(const json_t *files, int directory_fd, struct error *err);
 
 /* Checks untrusted files: only the names above, with strings, within the limit. -EINVAL, -EFBIG. */

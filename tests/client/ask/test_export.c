@@ -344,6 +344,9 @@ TEST(only_a_whole_model_is_exported_and_only_to_a_new_or_empty_directory)
         /* What a killed export left is no hindrance; what it did not write is. */
         {"mkdir left.partial; touch left.partial/model-00001-of-00002.safetensors left.partial/config.json", "step-7",
          "left", 0, NULL},
+        {"mkdir -p more.partial/additional_chat_templates; touch more.partial/config.json "
+         "more.partial/additional_chat_templates/rag.jinja",
+         "step-7", "more", 0, NULL},
         {"mkdir mine.partial; touch mine.partial/notes mine.partial/config.json", "step-7", "mine", -EEXIST,
          "mine.partial holds files that no export wrote"},
         /* Moments are not exported. */

@@ -1,5 +1,6 @@
 /* A model's files: as strings of JSON; read, found, written again, and limits kept. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -39,6 +40,64 @@ TEST(what_was_read_is_written_as_it_was)
     close(to);
     json_decref(files);
     json_decref(again);
+}
+
+/* Of several templates: chat_template.jinja and the folder, with settings beside them or without; in between they are a list, as a
+ * checkpoint has them, which is read like any. */
+TEST_EACH(a_folder_of_templates_is_written_as_it_was, 2)
+{
+    static const char settings[] =
+        "{\n  \"bos_token\": \"<s>\",\n  \"model_max_length\": 1000000000000000019884624838656\n}\n";
+    char from[20], to[20];
+    json_t *files, *again;
+
+    strcpy(from, print("several-%d", _i)), strcpy(to, print("written-%d", _i));
+    expect(print("mkdir -p %s/additional_chat_templates %s", from, to), 0);
+    processes_put_text(print("%s/chat_template.jinja", from), "{{ 'd' }}\n");
+    processes_put_text(print("%s/additional_chat_templates/tool_use.jinja", from), "t");
+    processes_put_text(print("%s/additional_chat_templates/rag.jinja", from), "r\n");
+    if (_i)
+        processes_put_text(print("%s/tokenizer_config.json", from), settings);
+    ck_assert_int_eq(model_files_read(&files, from, NULL), 0);
+    ck_assert_int_eq(model_files_check(files, NULL), 0);
+    ck_assert_uint_eq(json_object_size(files), 1);
+    int fd = open(to, O_RDONLY | O_DIRECTORY);
+    ck_assert_int_eq(model_files_write(files, fd, NULL), 0);
+    expect(print("diff -r %s %s", from, to), 0);
+    ck_assert_int_eq(model_files_read(&again, to, NULL), 0);
+    ck_assert(json_equal(files, again));
+    close(fd);
+    json_decref(files);
+    json_decref(again);
+}
+
+/* A stranger's list that names other places, or is somebody else's, stays a list. */
+TEST(a_list_of_templates_goes_nowhere_else)
+{
+    static const char *const places[] = {"/tmp/x.jinja",
+                                         "../x.jinja",
+                                         "additional_chat_templates/../x.jinja",
+                                         "additional_chat_templates/.x.jinja",
+                                         "config.json",
+                                         "additional_chat_templates/x"};
+
+    for (int i = 0; i < COUNT(places); i++) {
+        json_t *files = json_object();
+        const char *config =
+            print("{\"chat_template\": [{\"name\": \"default\", \"template\": \"d\", \"file\": "
+                  "\"chat_template.jinja\"}, {\"name\": \"x\", \"template\": \"x\", \"file\": \"%s\"}]}",
+                  places[i]);
+        json_object_set_new(files, "tokenizer_config.json", json_string(config));
+        expect("rm -rf strange && mkdir strange", 0);
+        const int fd = open("strange", O_RDONLY | O_DIRECTORY);
+        ck_assert_int_eq(model_files_write(files, fd, NULL), 0);
+        char *written = processes_read("strange/tokenizer_config.json");
+        ck_assert_str_eq(written, json_string_value(json_object_get(files, "tokenizer_config.json")));
+        ck_assert_str_eq(outputs_names("strange"), "tokenizer_config.json ");
+        free(written);
+        close(fd);
+        json_decref(files);
+    }
 }
 
 /* As transformers writes int(1e30) into tokenizer_config.json for a tokenizer without a limit. */

@@ -101,6 +101,8 @@ TEST(a_conversation_with_tools_has_the_template_of_tools)
            "--chat-template");
     expect("eps export --model picked/latest --out exported", 0);
     shows("--model exported --chat-template default", 1, "dy:db");
+    expect("for i in chat_template.jinja additional_chat_templates; do diff -r named/$i exported/$i || exit 1; done",
+           0);
     expect("eps eval --model exported --data named.jsonl --chat-template rag " MACHINE, 0);
 }
 
