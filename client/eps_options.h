@@ -25,6 +25,17 @@ enum eps_schedule {
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16, EPS_FP16 };
 enum eps_master { EPS_MASTER_DEFAULT, EPS_MASTER_FP32, EPS_MASTER_NONE };
+/* How attention is computed: by our kernels; these backward, and cuDNN forward; cuDNN's way of both that the device has; one of
+ * its ways by name, as training.json stores it (proto/operation/attention_way.h). */
+enum eps_attention {
+    EPS_ATTENTION_DEFAULT,
+    EPS_ATTENTION_OWN,
+    EPS_ATTENTION_FORWARD,
+    EPS_ATTENTION_CUDNN,
+    EPS_ATTENTION_SCORES,
+    EPS_ATTENTION_TWICE,
+    EPS_ATTENTION_ORDERED
+};
 enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
@@ -220,6 +231,9 @@ struct eps_train_options {
     enum eps_number precision, moments, grad_dtype;
     enum eps_master master; /* none: of weights in 16 bits */
     enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
+    /* Unset: the fastest of those that `eps bench` has timed on the device; our kernels where it has not. But for these, in
+     * bf16 on CUDA alone; other devices are left out. */
+    enum eps_attention attention;
 
     enum eps_order order;
     double mask_fraction; /* must be unset for a model that predicts the next token */

@@ -211,6 +211,16 @@ static struct plan_goal goal_of(const struct question *q)
     return goal;
 }
 
+/* Of a device that was not measured: the way that is asked for, if it is any. */
+static enum plan_attention best_attention(const struct question *q)
+{
+    const enum plan_attention_wish wish = client_options_goal(&q->options).attention;
+    const bool assumed = !q->measured && !q->backend->takes_turns && wish >= PLAN_ATTENTION_EXACTLY;
+    const enum plan_attention way = assumed ? (enum plan_attention)(wish - PLAN_ATTENTION_EXACTLY) : PLAN_ATTENTION_OWN;
+
+    return way > PLAN_ATTENTION_FORWARD ? way : q->profile.attention;
+}
+
 /* The question in the daemon's form. Borrows from q and fills in q's devices. If the batch is to be found, a microbatch
  * has at most the rows of a part. */
 static struct plan_fit_asked asked_of(struct question *q)
@@ -222,7 +232,8 @@ static struct plan_fit_asked asked_of(struct question *q)
         q->devices[i] = (struct plan_fit_device){.backend = q->backend,
                                                  .profile = &q->profile,
                                                  .budget = o->device_mem,
-                                                 .attention = q->profile.attention,
+                                                 .measured = q->measured,
+                                                 .attention = best_attention(q),
                                                  .convolution = profile_has_conv2d(&q->profile)};
     struct plan_goal goal = goal_of(q);
     plan_remember_norms(&q->model, &goal);

@@ -51,6 +51,9 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
                          "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
     if (o->master == EPS_MASTER_NONE && o->precision == EPS_FP32)
         return error_set(err, -EDOM, "--master none is for weights in 16 bits: choose --precision bf16 or fp16");
+    if (o->attention > EPS_ATTENTION_OWN && (o->precision == EPS_FP32 || scales))
+        return error_set(err, -EDOM,
+                         "--attention: cuDNN's is of bf16 alone: choose --precision bf16, or --attention own");
     const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
     if (o->commit == EPS_COMMIT_DEFAULT)
         o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;

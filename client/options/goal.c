@@ -140,6 +140,27 @@ double client_options_drop(const struct eps_train_options *o)
     return isnan(o->drop_layers) ? 0 : o->drop_layers;
 }
 
+static enum plan_attention_wish wish_of(enum eps_attention attention)
+{
+    switch (attention) {
+    case EPS_ATTENTION_DEFAULT:
+        break;
+    case EPS_ATTENTION_CUDNN:
+        return PLAN_ATTENTION_CUDNN;
+    case EPS_ATTENTION_OWN:
+        return plan_attention_exactly(PLAN_ATTENTION_OWN);
+    case EPS_ATTENTION_FORWARD:
+        return plan_attention_exactly(PLAN_ATTENTION_FORWARD);
+    case EPS_ATTENTION_SCORES:
+        return plan_attention_exactly(PLAN_ATTENTION_SCORES);
+    case EPS_ATTENTION_TWICE:
+        return plan_attention_exactly(PLAN_ATTENTION_TWICE);
+    case EPS_ATTENTION_ORDERED:
+        return plan_attention_exactly(PLAN_ATTENTION_ORDERED);
+    }
+    return PLAN_ATTENTION_MEASURED;
+}
+
 struct plan_goal client_options_goal(const struct eps_train_options *o)
 {
     struct client_approximation allowed;
@@ -177,5 +198,6 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .batch = o->batch,
                               .seq = o->seq,
                               .source = o->source_seq,
-                              .n_parts = o->parts};
+                              .n_parts = o->parts,
+                              .attention = wish_of(o->attention)};
 }

@@ -283,6 +283,18 @@ static const struct eps_option rows[] = {
      .train = "with --commit fenced: type of the gradient that it holds, 4 or 2 bytes per parameter; in bf16 each "
               "addition of a part is rounded at random, as with --master none; default fp32",
      .plan = "with --commit fenced: type of the gradient that it holds; default fp32"},
+    {.name = "--attention",
+     .value = "own|forward|cudnn|scores|twice|ordered",
+     .kind = EPS_OPTION_CHOICE,
+     .offset = AT(attention),
+     .key = 61,
+     .stored = EPS_STORED_ABSENT,
+     .resume = EPS_RESUME_CHANGES,
+     .train = "how attention is computed: own: by our kernels; cudnn: by cuDNN, in the way that the device has, which "
+              "the run's checkpoints name: scores, twice or ordered; forward: its gradient by our kernels. All "
+              "workers compute it in one way; devices that cannot are left out. Default: the fastest that eps bench "
+              "has timed on the device, else own",
+     .plan = "how attention is computed; default: the fastest that the profile has figures of, else own"},
     {.kind = EPS_OPTION_HEADING, .train = "Order and chance"},
     {.name = "--order",
      .value = "shuffled|sequential",

@@ -157,9 +157,13 @@ static int refuse_attached(const char *flag, const char *given, const char *stor
                      flag, *given ? " " : "", given, stored);
 }
 
-/* --approximate any leaves to the planner what it chose at the run's beginning. */
-static bool leaves_open(const struct eps_train_options *given, const struct eps_option *row)
+/* --approximate any leaves to the planner what it chose at the run's beginning, and --attention cudnn which of cuDNN's ways the
+ * device had. */
+static bool leaves_open(const struct eps_train_options *given, const struct eps_train_options *stored,
+                        const struct eps_option *row)
 {
+    if (row->offset == offsetof(struct eps_train_options, attention))
+        return given->attention == EPS_ATTENTION_CUDNN && stored->attention >= EPS_ATTENTION_CUDNN;
     return row->offset == offsetof(struct eps_train_options, approximate) && eps_approximate_is_any(given->approximate);
 }
 
@@ -167,7 +171,7 @@ static bool leaves_open(const struct eps_train_options *given, const struct eps_
 static int merge_option(struct eps_train_options *out, const struct eps_train_options *given,
                         const struct eps_train_options *stored, const struct eps_option *row, struct error *err)
 {
-    const bool set = client_option_is_set(given, row) && !leaves_open(given, row);
+    const bool set = client_option_is_set(given, row) && !leaves_open(given, stored, row);
     const bool changes = row->resume == EPS_RESUME_CHANGES;
     char mine[CLIENT_OPTION_TEXT], its[CLIENT_OPTION_TEXT];
 

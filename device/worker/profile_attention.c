@@ -180,7 +180,7 @@ static int measure_path(struct profile *out, struct measured *b, enum attention_
     if (path == ATTENTION_LIBRARY)
         prepare(b);
     out->attention_flops[PROFILE_FORWARD][path][b->type] = 2 * each / measure_time(b, attend, &rc);
-    if (!rc)
+    if (!rc && (path != ATTENTION_LIBRARY || b->way != PLAN_ATTENTION_FORWARD)) /* else it is our kernels' */
         out->attention_flops[PROFILE_BACKWARD][path][b->type] = 5 * each / measure_time(b, attend_backward, &rc);
     return rc;
 }

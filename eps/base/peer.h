@@ -35,7 +35,7 @@ struct peer {
     char bus[DEVICE_BUS_BYTES]; /* its device's place on this host's PCI bus; "": not known, or on another host */
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */
     uint64_t budget, library_bytes;
-    enum plan_attention attention; /* what its device supports */
+    enum plan_attention attention; /* the best way that its device supports */
     uint32_t convolution;          /* its library of convolutions (device_facts); 0: none */
     struct profile profile;        /* as the worker sent it, or its device's default */
     bool measured;                 /* the worker sent it */

@@ -85,12 +85,13 @@ static int print_json(json_t *object, const struct job *job, struct error *err)
     return rc;
 }
 
-/* Its workers choose nothing more: all hosts have the same microbatch. */
+/* Its workers choose nothing more: all hosts have the same microbatch, and the same way of attention. */
 static size_t print_request(uint8_t *buf, const struct job *job)
 {
     struct message m = job->request;
 
     m.job.microbatch = job->microbatch;
+    m.job.goal.attention = plan_attention_exactly(job->attention);
     m.job.trace = m.job.side = false;
     return message_encode(buf, MESSAGE_MAX_BYTES, &m);
 }

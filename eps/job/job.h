@@ -158,7 +158,7 @@ struct job {
     uint32_t n_seats;
     uint64_t resident_bytes;            /* first worker's, when the job began: it may be gone when the client is told */
     const struct plan_backend *backend; /* the first worker's */
-    enum plan_attention attention;      /* the method of all workers with which the job began */
+    enum plan_attention attention;      /* the way of all its workers */
     uint32_t convolution;               /* their library of convolutions; 0: none, or not the same */
     struct message evaluation;          /* the EVALUATE under way */
     struct job_range ranges[PEERS_MAX_WORKERS]; /* (n_ranges) its rows: one range for each worker at the start */

@@ -5,6 +5,7 @@
 #include "proto/base/process.h"
 #include "proto/model/weights.h"
 #include "proto/plan/advice.h"
+#include "proto/plan/attention_choice.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/search.h"
 
@@ -133,14 +134,19 @@ static bool may_work(const struct peer *p)
     return p->role == ROLE_WORKER && !p->refused && !p->unfit;
 }
 
-/* Checks what does not depend on the job's sizes: the worker's rights, and its kind of device. */
+/* Checks what does not depend on the job's sizes: the worker's rights, its kind of device, and whether that computes attention as
+ * the job asks. */
 static int check_worker(const struct job *job, const struct peer *worker, struct error *err)
 {
     const int rc = rights_compute(job->peers, worker, job->uid, err);
 
-    if (rc || worker->backend)
+    if (rc)
         return rc;
-    return error_set(err, -ENODEV, "this daemon does not know its device '%s'", worker->device);
+    if (!worker->backend)
+        return error_set(err, -ENODEV, "this daemon does not know its device '%s'", worker->device);
+    if (!plan_attention_meets(worker->attention, job_goal(job)->attention))
+        return plan_attention_refuse(worker->attention, job_goal(job)->attention, err);
+    return 0;
 }
 
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
@@ -282,6 +288,7 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
                                               .profile = &worker->profile,
                                               .budget = worker->budget,
                                               .library_bytes = worker->library_bytes,
+                                              .measured = worker->measured,
                                               .attention = worker->attention,
                                               .convolution = worker->convolution};
     }
@@ -314,13 +321,6 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
-/* A worker without the algorithm that the job began with uses our own kernels: rounding differs, as between kinds of
- * devices. */
-static enum plan_attention attention_of(const struct job *job, const struct peer *worker)
-{
-    return worker->attention == job->attention ? job->attention : PLAN_ATTENTION_OWN;
-}
-
 static uint32_t convolution_of(const struct job *job, const struct peer *worker)
 {
     return worker->convolution == job->convolution ? job->convolution : 0;
@@ -348,9 +348,11 @@ static int check_kind(const struct job *job, const struct peer *worker, struct e
     if (job->request.job.deterministic && worker->backend != job->backend)
         return error_set(err, -EINVAL, "--deterministic requires workers of one kind, and the job has %s",
                          job->backend->name);
-    if (job->request.job.deterministic && attention_of(job, worker) != job->attention)
+    if (!plan_attention_can(worker->attention, job->attention))
         return error_set(err, -EINVAL,
-                         "--deterministic requires one algorithm of attention's gradient, which its device has not");
+                         "all workers of a job compute attention in one way, here --attention %s, which its device "
+                         "does not support: begin with --attention own for it to take part",
+                         plan_attention_name(job->attention));
     if (job->request.job.deterministic && convolution_of(job, worker) != job->convolution)
         return error_set(err, -EINVAL,
                          "--deterministic requires one library of convolutions, which its device has not");
@@ -415,7 +417,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     const struct job *job = seat->job;
     struct plan_setting setting = {.backend = worker->backend,
                                    .library_bytes = worker->library_bytes,
-                                   .attention = attention_of(job, worker),
+                                   .attention = job->attention,
                                    .convolution = convolution_of(job, worker),
                                    .goal = *job_goal(job)};
     struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};

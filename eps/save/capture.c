@@ -205,6 +205,7 @@ static int finish_checkpoint(struct capture *capture, const struct loss_scale *s
         json_t *const options = capture->checkpoint.options;
         if ((o->microbatch && json_object_set_new(options, "microbatch", json_integer(o->microbatch))) ||
             (o->products.version && json_object_set_new(options, "products", products_to_json(&o->products))) ||
+            (o->attention && json_object_set_new(options, "attention", json_string(o->attention))) ||
             (scale->value > 0 && training_text_set_loss_scale(options, scale)))
             rc = error_set(err, -ENOMEM, "out of memory");
         else

@@ -31,6 +31,7 @@ struct capture_options {
     size_t side_bytes;
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
     struct products products; /* algorithms of all workers, recorded likewise; version 0: none */
+    const char *attention;    /* their way of attention, a constant string, recorded likewise; NULL: none */
     bool checkpoint;
     int output; /* a checkpoint's output directory; -1: the client opened `files` and puts them in place */
     struct file files[CAPTURE_MOST]; /* (n_files), emptied first */

@@ -70,16 +70,18 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     s->is_sharded = checkpoint && !job->facts.has_masters;
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
-    s->options = (struct capture_options){.store = &job->store,
-                                          .step = s->step,
-                                          .config = job->config.base,
-                                          .config_bytes = job->config_bytes,
-                                          .side = job->side_text,
-                                          .side_bytes = job->side_bytes,
-                                          .microbatch = job->microbatch,
-                                          .products = job->products,
-                                          .checkpoint = checkpoint,
-                                          .output = checkpoint ? job->output : -1};
+    s->options =
+        (struct capture_options){.store = &job->store,
+                                 .step = s->step,
+                                 .config = job->config.base,
+                                 .config_bytes = job->config_bytes,
+                                 .side = job->side_text,
+                                 .side_bytes = job->side_bytes,
+                                 .microbatch = job->microbatch,
+                                 .products = job->products,
+                                 .attention = job->backend->takes_turns ? NULL : plan_attention_name(job->attention),
+                                 .checkpoint = checkpoint,
+                                 .output = checkpoint ? job->output : -1};
     *out = *end = s;
     return 0;
 }

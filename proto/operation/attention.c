@@ -66,7 +66,7 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
                        !setting->packs && attention->buckets.n == 0 &&
                        sampling_queries(&setting->sampling, setting->n_tokens) == 0;
 
-    return suits ? setting->attention : PLAN_ATTENTION_OWN;
+    return suits || setting->attention == PLAN_ATTENTION_OWN ? setting->attention : PLAN_ATTENTION_FORWARD;
 }
 
 /* Enough for forward and backward; backward also for the choice of queries. */
@@ -83,12 +83,13 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
                                                .n_buckets = op->attention.buckets.n,
                                                .n_chosen = n_chosen,
                                                .is_sliding = device_window(op->attention.window, n_tokens) < n_tokens};
+    const enum plan_attention way = operation_attention_way(&op->attention, s);
     struct plan_attention_scratch scratch;
 
-    if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
+    if (way == PLAN_ATTENTION_OWN || way == PLAN_ATTENTION_FORWARD)
         return sampling_queries_bytes(s->n_rows, n_heads, n_tokens, n_chosen) +
                s->backend->scratch_bytes(&sizes, s->n_threads);
-    plan_attention_lay_out(&scratch, s->attention, &sizes);
+    plan_attention_lay_out(&scratch, way, &sizes);
     return scratch.bytes;
 }
 

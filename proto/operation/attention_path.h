@@ -127,8 +127,7 @@ static inline enum attention_path attention_own_path(enum number_type type, cons
     return op->dropout.p > 0 ? ATTENTION_DRAWING : ATTENTION_TENSOR;
 }
 
-/* The path of a kernel of forward or backward on a CUDA device with this method of gradients; PLAN_ATTENTION_OWN: without
- * the library. */
+/* The path of a kernel of forward or backward on a CUDA device, in a job of this way. */
 static inline enum attention_path attention_path_of(enum number_type type, const struct device_attention *op,
                                                     enum attention_kernel kernel, enum plan_attention way)
 {

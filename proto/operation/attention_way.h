@@ -1,22 +1,68 @@
-/* proto/operation/attention_way.h - how a CUDA device computes attention's gradient, and what scratch each way takes.
+/* proto/operation/attention_way.h - how a CUDA device computes attention, and what scratch each way takes.
  *
- * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms. Compute capability and
- * library version decide which of them a device supports, and cuda_probe reports it before planning. So all sizes are
- * computed; tests/gpu/test_dnn.c compares them with the library's own. Of the stored gradients of scores and our own
- * kernels the faster is taken, as measured on an H100 (tests/gpu/RECORD.md). */
+ * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms of the gradient. Compute
+ * capability and library version decide which of them a device supports, and cuda_probe reports it before planning. So all
+ * sizes are computed; tests/gpu/test_dnn.c compares them with the library's own. A job has one way, which
+ * proto/plan/attention_choice.h chooses. Of the stored gradients of scores and our own kernels the faster is taken, as measured on
+ * an H100 (tests/gpu/RECORD.md). */
 #ifndef PROTO_OPERATION_ATTENTION_WAY_H
 #define PROTO_OPERATION_ATTENTION_WAY_H
 
 #include "proto/operation/backend.h"
 
+#include <string.h>
+
 enum plan_attention {
-    PLAN_ATTENTION_OWN,     /* our kernels */
+    PLAN_ATTENTION_OWN,     /* our kernels, of both passes */
+    PLAN_ATTENTION_FORWARD, /* cuDNN forward, our kernels backward. The others are cuDNN's of both passes: */
     PLAN_ATTENTION_SCORES,  /* the gradient of scores is stored in bf16, for as many heads at a time as fit: compute
                              * capability 8.0 to 9.0, cuDNN from 9.10.2 on */
     PLAN_ATTENTION_TWICE,   /* scores are computed twice and not stored: compute capability 10, cuDNN from 9.18.1 on */
     PLAN_ATTENTION_ORDERED, /* queries' gradient is summed in fp32 in key order: 9.0, cuDNN from 9.25 on */
     PLAN_ATTENTIONS,
 };
+
+/* What a job asks for. The names are those of --attention, of training.json and of a profile. */
+enum plan_attention_wish {
+    PLAN_ATTENTION_MEASURED, /* the fastest that the profile has figures of; without these, our own kernels */
+    PLAN_ATTENTION_CUDNN,    /* cuDNN's, as far as the device can */
+    PLAN_ATTENTION_EXACTLY,  /* + enum plan_attention: this one */
+    PLAN_ATTENTION_WISHES = PLAN_ATTENTION_EXACTLY + PLAN_ATTENTIONS
+};
+
+static inline enum plan_attention_wish plan_attention_exactly(enum plan_attention way)
+{
+    return (enum plan_attention_wish)(PLAN_ATTENTION_EXACTLY + (int)way);
+}
+
+/* A constant string. */
+static inline const char *plan_attention_name(enum plan_attention way)
+{
+    static const char *const names[PLAN_ATTENTIONS] = {[PLAN_ATTENTION_OWN] = "own",
+                                                       [PLAN_ATTENTION_FORWARD] = "forward",
+                                                       [PLAN_ATTENTION_SCORES] = "scores",
+                                                       [PLAN_ATTENTION_TWICE] = "twice",
+                                                       [PLAN_ATTENTION_ORDERED] = "ordered"};
+
+    return names[way];
+}
+
+/* False: there is none of this name, which may be NULL. */
+static inline bool plan_attention_named(enum plan_attention *out, const char *name)
+{
+    for (int way = 0; name && way < PLAN_ATTENTIONS; way++)
+        if (strcmp(name, plan_attention_name((enum plan_attention)way)) == 0) {
+            *out = (enum plan_attention)way;
+            return true;
+        }
+    return false;
+}
+
+/* True if a device whose best way is `best`, as it reports, can compute attention in this one. */
+static inline bool plan_attention_can(enum plan_attention best, enum plan_attention way)
+{
+    return way == PLAN_ATTENTION_OWN || way == best || (way == PLAN_ATTENTION_FORWARD && best != PLAN_ATTENTION_OWN);
+}
 
 /* Limits on stored gradients of scores: for several heads, enough for some 256 blocks at a time; for a single head,
  * enough for rows of 16 Ki tokens. */
@@ -102,7 +148,8 @@ static inline size_t plan_attention_slice_rows(const struct plan_attention_sizes
     return plan_attention_sharing(s) == 1 || fit >= s->n_rows ? s->n_rows : (size_t)fit;
 }
 
-/* The scratch of `way`, or of our own kernels if `way` does not support this shape; out->way is the one used. */
+/* The gradient's scratch in `way`, or of our own kernels if they compute it for this shape; out->way is the one used:
+ * never PLAN_ATTENTION_FORWARD. */
 static inline void plan_attention_lay_out(struct plan_attention_scratch *out, enum plan_attention way,
                                           const struct plan_attention_sizes *s)
 {
@@ -113,7 +160,8 @@ static inline void plan_attention_lay_out(struct plan_attention_scratch *out, en
     out->slice_rows = s->n_rows, out->slice_heads = s->n_heads;
     out->sum = out->workspace = delta;
     out->workspace_bytes = 0;
-    if (!plan_attention_suits(s) || s->width / s->n_heads > plan_attention_widest(way) ||
+    if (way == PLAN_ATTENTION_FORWARD || !plan_attention_suits(s) ||
+        s->width / s->n_heads > plan_attention_widest(way) ||
         (way == PLAN_ATTENTION_SCORES && (plan_attention_own_is_better(s) || !plan_attention_slice(out, s))))
         out->way = PLAN_ATTENTION_OWN;
     if (out->way == PLAN_ATTENTION_TWICE || out->way == PLAN_ATTENTION_ORDERED)
@@ -122,6 +170,7 @@ static inline void plan_attention_lay_out(struct plan_attention_scratch *out, en
                    numbers = heads * s->n_tokens * (s->width / s->n_heads);
     switch (out->way) {
     case PLAN_ATTENTION_OWN:
+    case PLAN_ATTENTION_FORWARD:
     case PLAN_ATTENTIONS:
         out->bytes = own;
         return;

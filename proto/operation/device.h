@@ -49,7 +49,7 @@ struct device_facts {
     uint64_t library_bytes;        /* used by the backend outside any arena: plan_setting.library_bytes */
     char model[64];                /* "NVIDIA H200"; "" for the CPU */
     char bus[DEVICE_BUS_BYTES];    /* its place on the PCI bus, "0000:3b:00.0"; "": it has none, or it is not known */
-    enum plan_attention attention; /* how it computes attention's gradient: plan_setting.attention */
+    enum plan_attention attention; /* the best way of cuDNN that it supports; own: it has none */
     uint32_t n_multiprocessors;    /* of a GPU; 0: not known */
     uint32_t convolution; /* which library can compute convolutions, of devices that have the same one; 0: none */
 };

@@ -16,7 +16,7 @@ struct schedule_builder;
 struct operation_setting {
     const struct plan_backend *backend;
     enum number_type type;         /* type of values */
-    enum plan_attention attention; /* how the device computes attention's gradient */
+    enum plan_attention attention; /* the job's way */
     bool trains;
     bool packs; /* a row is several documents */
     struct sampling sampling;

@@ -1,6 +1,7 @@
 #include "proto/plan/fit.h"
 
 #include "proto/model/family.h"
+#include "proto/plan/attention_choice.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
 #include "proto/plan/search.h"
@@ -19,24 +20,8 @@ static const struct limit no_limit = {.budget = UINT64_MAX},
                           with_least = {.least_host_stash = true, .budget = UINT64_MAX},
                           without = {.no_host_stash = true, .budget = UINT64_MAX};
 
-/* One algorithm for all workers, as another worker must redo work with the same bits; independent of budgets, as no
- * budget changes a bit. Our kernels of all but bf16, and of rows that are much shorter than the longest, as a library is
- * prepared for one length: then less of them is computed. */
-static enum plan_attention common_attention(const struct plan_fit_asked *asked)
-{
-    const enum plan_attention first = asked->devices[0].attention;
-    const struct plan_goal *goal = &asked->goal;
-
-    if (goal->precision != NUMBER_BF16 ||
-        (plan_may_cut_rows(goal, asked->model) && 4 * (uint64_t)goal->row_tokens[0] <= 3 * (uint64_t)goal->seq))
-        return PLAN_ATTENTION_OWN;
-    for (uint32_t i = 1; i < asked->n_workers; i++)
-        if (asked->devices[i].attention != first)
-            return PLAN_ATTENTION_OWN;
-    return first;
-}
-
-/* As of attention; only nets of images in bf16 have any use for it. */
+/* One library for all workers, as another worker must redo work with the same bits; only nets of images in bf16 have any use
+ * for it. */
 static uint32_t common_convolution(const struct plan_fit_asked *asked)
 {
     const bool has_use = asked->model->config.family->sees_images && asked->goal.precision == NUMBER_BF16;
@@ -53,7 +38,7 @@ struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_
     struct plan_setting setting = {
         .backend = asked->devices[worker].backend,
         .library_bytes = asked->devices[worker].library_bytes,
-        .attention = common_attention(asked),
+        .attention = plan_attention_of(asked),
         .convolution = common_convolution(asked),
         .goal = asked->goal,
     };
@@ -230,7 +215,10 @@ static int search(struct plan_fit *fit, const struct plan_fit_asked *asked, stru
 int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err)
 {
     assert(asked->n_workers >= 1 && asked->n_workers <= PLAN_FIT_WORKERS);
-    const int rc = search(out, asked, err);
+    int rc = plan_attention_check(asked, err);
+
+    if (!rc)
+        rc = search(out, asked, err);
 
     if (rc && rc != -ENOSPC && rc != -ENOMEM)
         return rc;

@@ -24,7 +24,8 @@ struct plan_fit_device {
     const struct profile *profile; /* checked; borrowed */
     uint64_t budget;               /* bytes of device memory that may be used */
     uint64_t library_bytes;        /* plan_setting.library_bytes */
-    enum plan_attention attention; /* the algorithm that it supports; all workers use the same one */
+    bool measured;                 /* the profile is of this device, not assumed */
+    enum plan_attention attention; /* the best way that it supports: device_facts */
     uint32_t convolution;          /* its library of convolutions; all workers use the same one, or none */
 };
 
@@ -57,7 +58,7 @@ struct plan_fit {
 };
 
 /* 0 if the job fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the
- * host is. -EINVAL with a sentence, and *out undefined: as plan_search. */
+ * host is. -EINVAL with a sentence, and *out undefined: as plan_search and plan_attention_check. */
 int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err);
 
 /* After -ENOMEM: what the host lacks. */

@@ -76,6 +76,7 @@ static void job(struct wire *w, struct message *m)
     wire_u64(w, &m->job.header_bytes);
     wire_flag(w, &m->job.saves);
     wire_u64(w, &m->job.audit_every);
+    m->job.goal.attention = wire_choice(w, m->job.goal.attention, PLAN_ATTENTION_MEASURED, PLAN_ATTENTION_WISHES - 1);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
     if (m->job.config_bytes == 0 && (m->job.side_bytes || m->job.n_files))

@@ -80,7 +80,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 55,
+    MESSAGE_VERSION = 56,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -226,7 +226,7 @@ struct message {
             char bus[DEVICE_BUS_BYTES]; /* place on the PCI bus of the daemon's host; empty: none, or on another host */
             uint64_t budget;            /* --device-mem in bytes */
             uint64_t library_bytes; /* what libraries of the budget hold outside any arena; 0: struct plan_backend's */
-            uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
+            uint32_t attention;     /* the best way of cuDNN's attention that it supports: enum plan_attention */
             uint32_t convolution;   /* the library by which it can compute convolutions (device_facts); 0: none */
             struct profile profile; /* all zero: not known */
         } hello;
@@ -307,10 +307,10 @@ struct message {
             bool trace;             /* the job's: a file is sent */
             uint64_t weights_bytes; /* size of the weights' segment */
             struct plan_choice choice;
-            uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
-            uint32_t convolution;            /* the library that all workers of the job have for convolutions; or 0 */
-            uint64_t host_stash_bytes;       /* size of the stash's segment; 0 without one */
-            struct products products;        /* algorithms, the same for all workers of a job */
+            uint32_t attention;        /* how it is computed, the same for all workers of a job: enum plan_attention */
+            uint32_t convolution;      /* the library that all workers of the job have for convolutions; or 0 */
+            uint64_t host_stash_bytes; /* size of the stash's segment; 0 without one */
+            struct products products;  /* algorithms, the same for all workers of a job */
             char freeze[MODEL_FREEZE_BYTES]; /* the job's, of tensors that are frozen now */
         } assign;
         struct {

@@ -155,6 +155,7 @@ void message_profile_fields(struct wire *w, struct profile *p)
     wire_f64_from_0(w, &p->message_s);
     wire_f64_from_0(w, &p->n_multiprocessors);
     message_products_fields(w, &p->products);
+    p->attention = wire_choice(w, p->attention, PLAN_ATTENTION_OWN, PLAN_ATTENTIONS - 1);
 }
 
 void message_rewards_fields(struct wire *w, struct preference_rewards *rewards)

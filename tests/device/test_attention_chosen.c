@@ -353,7 +353,7 @@ TEST(sampled_queries_take_our_own_kernels)
 
     ck_assert_int_eq(operation_attention_way(&attention, &setting), PLAN_ATTENTION_SCORES);
     setting.sampling.queries = 0.5;
-    ck_assert_int_eq(operation_attention_way(&attention, &setting), PLAN_ATTENTION_OWN);
+    ck_assert_int_eq(operation_attention_way(&attention, &setting), PLAN_ATTENTION_FORWARD);
     setting.n_tokens = 1;
     ck_assert_int_eq(operation_attention_way(&attention, &setting), PLAN_ATTENTION_SCORES);
 }

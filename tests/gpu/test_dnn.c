@@ -18,19 +18,28 @@ static const struct properties {
     const char *kernel, *backward; /* what their names hold */
 } devices[] = {
     {"NVIDIA A100", 800, 108, 166912, 1, "sdpa_sm80_flash_fprop", "sdpa_sm80_flash_bprop"},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 232448, 2, "sdpa_sm90_flash_fprop_wgmma", "sdpa_sm90_flash_bprop_wgmma"},
     {"NVIDIA H200", 900, 132, 232448, 2, "sdpa_sm90_flash_fprop_wgmma", "sdpa_sm90_flash_bprop_wgmma"},
     {"NVIDIA B200", 1000, 148, 232448, 3, "sdpa_sm100_flash_fprop", "sdpa_sm100_flash_bprop"},
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
 /* (n_rows, n_tokens, n_heads, head_width): small, of an 8 B model whose heads share keys by fours, long, odd, and 16 Ki tokens in
- * one row; full rows, as BERT has them, and those of a classifier; windows of Mistral's and of Gemma 3's heads. */
+ * one row; full rows, as BERT has them, and those of a classifier; windows of Mistral's and of Gemma 3's heads. Then by family:
+ * Qwen2.5 of 0.5 B and 7 B, whose heads share keys by sevens, Llama 3 of 1 B and 70 B, Gemma of 2 B and 7 B, Gemma 3 of 27 B,
+ * Qwen3-8B in one row of 32 Ki, Phi-2, GPT-2 XL, BERT-Large, a vision transformer's patches. */
 static const struct dnn_shape shapes[] = {
     {2, 1024, 12, 64, 12, 1, .full = false},   {2, 4096, 32, 128, 32, 4, .full = false},
     {1, 8192, 32, 128, 32, 1, .full = false},  {3, 77, 4, 32, 4, 1, .full = false},
     {1, 1024, 12, 96, 12, 1, .full = false},   {1, 16384, 32, 80, 32, 1, .full = false},
     {2, 512, 16, 64, 16, 1, .full = true},     {3, 77, 4, 32, 4, 1, .full = true, .has_lengths = true},
-    {1, 8192, 32, 128, 32, 4, .window = 4096}, {2, 4096, 8, 256, 8, 2, .window = 1024}};
+    {1, 8192, 32, 128, 32, 4, .window = 4096}, {2, 4096, 8, 256, 8, 2, .window = 1024},
+    {2, 1024, 14, 64, 14, 7, .full = false},   {2, 1024, 28, 128, 28, 7, .full = false},
+    {1, 2048, 32, 64, 32, 4, .full = false},   {1, 4096, 64, 128, 64, 8, .full = false},
+    {2, 2048, 8, 256, 8, 8, .full = false},    {1, 2048, 16, 256, 16, 1, .full = false},
+    {1, 4096, 32, 128, 32, 2, .window = 1024}, {1, 32768, 32, 128, 32, 4, .full = false},
+    {1, 2048, 32, 80, 32, 1, .full = false},   {4, 1024, 25, 64, 25, 1, .full = false},
+    {4, 512, 16, 64, 16, 1, .full = true},     {4, 197, 12, 64, 12, 1, .full = true}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* Of a plan, the device that it is compiled for. */
@@ -243,9 +252,9 @@ TEST(the_planner_believes_in_backward_for_what_was_compiled)
             const bool is_whole = shapes[i].n_tokens % 128 == 0, is_wide = shapes[i].head_width > 128,
                        is_slower = shapes[i].n_sharing > 1 || shapes[i].head_width == 64 || shapes[i].n_tokens == 8192;
             const enum plan_attention way = scratch_of(&devices[d], &shapes[i]).way;
-            const bool has = devices[d].version == 1000
-                                 ? version >= 91801 && !is_wide
-                                 : (is_whole && !is_slower) || (devices[d].version == 900 && version >= 92500);
+            const bool has = devices[d].version == 1000 ? version >= 91801 && !is_wide
+                                                        : (is_whole && !is_slower && !is_wide) ||
+                                                              (devices[d].version == 900 && version >= 92500);
             ck_assert_msg((way != PLAN_ATTENTION_OWN) == has, "%s, shape %zu: way %d", devices[d].name, i, (int)way);
         }
 }

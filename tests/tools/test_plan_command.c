@@ -443,7 +443,8 @@ TEST(a_step_s_computing_is_told_by_path)
         size_t k;
         json_t *path;
         processes_put_text("paths.json", quoted(models[i].config));
-        json_t *line = plan_json(0, "--timeline --model paths.json --device cuda --batch 8 --seq 256");
+        json_t *line =
+            plan_json(0, "--timeline --model paths.json --device cuda --attention cudnn --batch 8 --seq 256");
         ck_assert_str_eq(path_of(line, "products"), "cublaslt");
         ck_assert_str_eq(path_of(line, "attention"), models[i].forward);
         ck_assert_str_eq(path_of(line, "attention_backward"), models[i].backward);

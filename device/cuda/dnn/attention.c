@@ -325,7 +325,7 @@ enum plan_attention dnn_backward_way(size_t version, int capability)
         return PLAN_ATTENTION_TWICE;
     if (version >= 92500 && capability == 90)
         return PLAN_ATTENTION_ORDERED;
-    return version >= 91002 && capability >= 80 && capability <= 90 ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
+    return version >= 91002 && capability >= 80 && capability <= 90 ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_FORWARD;
 }
 
 /* The engine of a method, from a version on. Its stages enforce an order. The other knobs have the values of the

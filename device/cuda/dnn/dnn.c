@@ -216,7 +216,7 @@ static bool is_aligned(const struct device_attention *op)
 }
 
 /* The reason not to use the library at all; NULL: none. */
-static const char *cannot(const struct device *dev, const struct device_attention *op)
+static const char *cannot(const struct device *dev, const struct device_attention *op, enum plan_attention way)
 {
     if (dev->type != NUMBER_BF16)
         return "cuDNN has none in fp32";
@@ -230,24 +230,27 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return "cuDNN is not used for packed rows";
     if (!attention_suits_library(dev->type, op) || !is_aligned(op))
         return "cuDNN has none for this shape";
+    if (way == PLAN_ATTENTION_OWN)
+        return "the job's way (--attention)";
     return NULL;
 }
 
 /* The reason why backward does not use the library. */
-static const char *not_planned(const struct device *dev, const struct device_attention *op)
+static const char *not_planned(const struct device *dev, const struct device_attention *op, enum plan_attention way)
 {
     const struct plan_attention_sizes sizes = attention_sizes(op);
-    enum plan_attention way = cuda_dnn_way(dev->index);
+    const enum plan_attention best = cuda_dnn_way(dev->index);
     struct plan_attention_scratch scratch;
 
     if (op->n_chosen > 0)
         return "queries are sampled";
-    if (way == PLAN_ATTENTION_OWN)
+    if (best == PLAN_ATTENTION_FORWARD)
         return "this version has none of fixed bits for this device";
-    if (way == PLAN_ATTENTION_SCORES && plan_attention_own_is_better(&sizes))
+    if (best == PLAN_ATTENTION_SCORES && plan_attention_own_is_better(&sizes))
         return "they are better for this shape";
-    plan_attention_lay_out(&scratch, way, &sizes);
-    return scratch.way == PLAN_ATTENTION_OWN ? "it has none for this shape" : "another worker of the job has it not";
+    plan_attention_lay_out(&scratch, best, &sizes);
+    return scratch.way != PLAN_ATTENTION_OWN && way == PLAN_ATTENTION_FORWARD ? "the job's way (--attention)"
+                                                                              : "it has none for this shape";
 }
 
 static const char *prepare_backward(struct device *dev, struct dnn_attention *a, enum plan_attention way)
@@ -256,7 +259,7 @@ static const char *prepare_backward(struct device *dev, struct dnn_attention *a,
 
     plan_attention_lay_out(&a->scratch, way, &sizes);
     if (a->scratch.way == PLAN_ATTENTION_OWN)
-        return not_planned(dev, &a->like);
+        return not_planned(dev, &a->like, way);
     return prepare(dev, a, &a->backward, a->scratch.slice_rows, a->scratch.slice_heads, a->scratch.way);
 }
 
@@ -277,7 +280,7 @@ static struct outcome prepare_attention(struct device *dev, const struct device_
 {
     struct cuda_dnn *dnn = dev->dnn;
     struct dnn_attention a = {.like = *op};
-    struct outcome out = {.why = cannot(dev, op)};
+    struct outcome out = {.why = cannot(dev, op, way)};
 
     if (!out.why && op->lengths && !add_query_lengths(dev, &a))
         out.why = "there is no device memory for its rows' lengths";

@@ -213,7 +213,7 @@ struct dnn_graph {
  * dnn_graph_configs gets. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
 bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                          const struct dnn_shape *shape);
-/* way: not PLAN_ATTENTION_OWN. */
+/* way: one of the library's backward. */
 bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                                   const struct dnn_shape *shape, enum plan_attention way);
 /* The graph of a convolution of op's sizes, or of a gradient of it, for n_rows images in bf16. adds: the result is added to
@@ -234,7 +234,8 @@ unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention
 
 /* attention.c. The score of a key that its query does not see. */
 float dnn_masked(const struct dnn_api *api);
-/* The backward method of a device, by its compute capability (90: 9.0) and the library's version. */
+/* The best way of a device, by its compute capability (90: 9.0) and the library's version; PLAN_ATTENTION_FORWARD: the library has
+ * no gradient of fixed bits for it. */
 enum plan_attention dnn_backward_way(size_t version, int capability);
 
 #endif

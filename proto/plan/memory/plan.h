@@ -105,6 +105,8 @@ struct plan_goal {
     uint32_t row_tokens[PLAN_ROW_TOKENS];
     uint32_t source; /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
+    /* How attention is to be computed; but for our own kernels, in bf16 on CUDA alone. Workers have plan_setting.attention. */
+    enum plan_attention_wish attention;
 };
 
 /* Arrays of the optimizer's state, each of one element a trained parameter: m and v, or SGD's momentum alone. */
@@ -165,7 +167,7 @@ struct plan_setting {
     struct plan_goal goal;
     uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, n_threads;
-    enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
+    enum plan_attention attention; /* the job's way, which the device supports */
     uint32_t convolution;          /* the library by which it can compute convolutions (device_facts); 0: none */
     uint64_t library_bytes;        /* memory outside the arena, as the device reported (device_facts); 0: the
                              * estimate of the backend's table */

@@ -71,7 +71,7 @@ struct profile {
     double call_s;            /* launch time in seconds, added to the work of each pass or product */
     double message_s;         /* seconds from a message's sending until its receiver's thread runs, on one host */
     double n_multiprocessors; /* of a GPU; 0: not known, none is taken to be idle */
-    /* The device's method of gradients, as in struct plan_fit_device. Not sent with the rest. */
+    /* The way whose figures those of cuDNN are: the device's best, as in struct plan_fit_device, when it was measured. */
     enum plan_attention attention;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };

@@ -19,11 +19,6 @@
 
 enum { MAX_FILE_BYTES = 64 << 10 };
 
-static const char *const ways[PLAN_ATTENTIONS] = {[PLAN_ATTENTION_OWN] = "own",
-                                                  [PLAN_ATTENTION_SCORES] = "scores",
-                                                  [PLAN_ATTENTION_TWICE] = "twice",
-                                                  [PLAN_ATTENTION_ORDERED] = "ordered"};
-
 static bool is_host(const char *device)
 {
     return device_name_is(device, "cpu");
@@ -144,15 +139,14 @@ static void derive(struct profile *out, const char *device)
 static int read_way(struct profile *out, json_t *root, struct error *err)
 {
     json_t *method = json_object_get(root, "attention");
-    const char *way = method ? json_string_value(method) : ways[PLAN_ATTENTION_OWN];
-    int i = 0;
-
-    while (i < PLAN_ATTENTIONS && (!way || strcmp(ways[i], way) != 0))
-        i++;
-    if (i == PLAN_ATTENTIONS)
-        return error_set(err, -EINVAL, "attention must be \"own\", \"scores\", \"twice\" or \"ordered\"");
-    out->attention = (enum plan_attention)i;
-    return 0;
+    if (!method) {
+        out->attention = PLAN_ATTENTION_OWN;
+        return 0;
+    }
+    return plan_attention_named(&out->attention, json_string_value(method))
+               ? 0
+               : error_set(err, -EINVAL,
+                           "attention must be \"own\", \"forward\", \"scores\", \"twice\" or \"ordered\"");
 }
 
 /* Figures by themselves. */
@@ -320,7 +314,7 @@ static json_t *to_json(struct profile *profile, const char *device)
                 json_decref(table);
         }
     if (!is_host(device))
-        json_object_set_new(root, "attention", json_string(ways[profile->attention]));
+        json_object_set_new(root, "attention", json_string(plan_attention_name(profile->attention)));
     for (int i = 0; i < PROFILE_FIGURES; i++)
         json_object_set_new(root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
     for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)

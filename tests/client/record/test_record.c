@@ -29,7 +29,7 @@ static struct eps_train_options resolved(void)
     o.train_on = EPS_TRAIN_ON_LAST, o.split_special_tokens = EPS_SPLIT_NO, o.long_rows = EPS_LONG_DROP, o.pack = true;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
-    o.master = EPS_MASTER_NONE, o.sums = EPS_BF16;
+    o.master = EPS_MASTER_NONE, o.sums = EPS_BF16, o.attention = EPS_ATTENTION_ORDERED;
     o.base = EPS_BASE_NF4;
     o.mask_fraction = 0.4;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
@@ -303,6 +303,7 @@ TEST(the_steps_of_a_schedule_go_with_it)
     X((o->grad_dtype = EPS_BF16), "--grad-dtype bf16 ", "the run's fp32")                                              \
     X((o->master = EPS_MASTER_FP32), "--master fp32 ", "the run's none")                                               \
     X((o->sums = EPS_FP32), "--sums fp32 ", "the run's bf16")                                                          \
+    X((o->attention = EPS_ATTENTION_OWN), "--attention own ", "the run's ordered")                                     \
     X((o->commit = EPS_EAGER), "--commit eager ", "the run's fenced")                                                  \
     X((o->clip_norm = 1), "--clip-norm 1 ", "the run's 0.7")                                                           \
     X((o->clip_update = 1), "--clip-update 1 ", "the run's 0.6666666666666666")
@@ -358,9 +359,23 @@ TEST(what_another_value_does_is_what_its_row_says)
                 ck_assert_holds(err.text, row->name, "differs from the run's", remedies[row->resume]);
             else
                 ck_assert_holds(err.text, print("--change %s: --change can name batch, lr,", row->name + 2),
-                                ", drop-layers and freeze-until");
+                                ", drop-layers, freeze-until and attention");
         }
     }
+}
+
+/* The daemon stores which of cuDNN's ways the device had. */
+TEST(cudnn_is_the_way_of_cudnn_that_the_run_has)
+{
+    struct eps_train_options run = resolved(), given = eps_train_defaults(), out;
+    struct error err;
+
+    given.attention = EPS_ATTENTION_CUDNN;
+    ck_assert_int_eq(merged(&out, &run, &given, NULL), 0);
+    ck_assert_int_eq(out.attention, EPS_ATTENTION_ORDERED);
+    run.attention = EPS_ATTENTION_OWN;
+    ck_assert_int_eq(merged(&out, &run, &given, &err), -EDOM);
+    ck_assert_holds(err.text, "--attention cudnn differs from the run's own");
 }
 
 TEST(held_out_data_determinism_and_a_clip_cannot_come_later)

@@ -218,6 +218,20 @@ TEST_EACH(attention_is_ours_where_the_library_has_no_algorithm, N_REFUSALS)
     ck_assert_mem_eq(theirs.gradient, own.gradient, sizeof own.gradient);
 }
 
+/* Though the library is there. */
+TEST(attention_is_ours_where_the_job_says_so)
+{
+    const struct cudasim_dnn dnn = library(92501);
+
+    simulated.target("sm_90", NULL);
+    attend(&own, &none, &large, PLAN_ATTENTION_OWN, large.n_rows);
+    attend(&theirs, &dnn, &large, PLAN_ATTENTION_OWN, large.n_rows);
+    ck_assert_str_eq(theirs.told, "attention: our own kernels: the job's way (--attention)");
+    ck_assert_uint_eq(theirs.computed.launches, own.computed.launches);
+    ck_assert_uint_eq(theirs.computed.dnn_plans, 0);
+    ck_assert_mem_eq(theirs.gradient, own.gradient, sizeof own.gradient);
+}
+
 TEST(the_first_proposal_that_will_do_is_taken)
 {
     const struct cudasim_dnn dnn = {.version = 91900,
@@ -229,7 +243,7 @@ TEST(the_first_proposal_that_will_do_is_taken)
     ck_assert_uint_eq(theirs.computed.launches, 0);
 }
 
-/* Of a version that cannot, of a job whose workers differ, of a shape, and of a library that has it not after all. */
+/* Of a version that cannot, of a job's way, of a shape, and of a library that has it not after all. */
 static const struct forward_only {
     size_t version;
     bool no_backward;
@@ -237,11 +251,11 @@ static const struct forward_only {
     const struct shape *shape;
     const char *told;
 } forward_only[] = {
-    {90800, false, PLAN_ATTENTION_OWN, &large,
+    {90800, false, PLAN_ATTENTION_FORWARD, &large,
      "attention: cuDNN 9.8.0 forward, our own kernels backward (this version has none of fixed bits for this device); "
      "it"},
-    {92501, false, PLAN_ATTENTION_OWN, &large,
-     "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not); it"},
+    {92501, false, PLAN_ATTENTION_FORWARD, &large,
+     "attention: cuDNN 9.25.1 forward, our own kernels backward (the job's way (--attention)); it"},
     {91900, false, PLAN_ATTENTION_SCORES, &small,
      "attention: cuDNN 9.19.0 forward, our own kernels backward (it has none for this shape); it"},
     {91900, false, PLAN_ATTENTION_SCORES, &head_of_64,
@@ -371,17 +385,17 @@ TEST(what_fails_in_a_step_is_a_fault)
     simulated_close(dev);
 }
 
-/* Ways by versions and devices, as the library's own frontend has them. */
-TEST_EACH(the_way_of_backward_is_a_fact_of_device_and_library, 8)
+/* The best ways by versions and devices, as the library's own frontend has them. */
+TEST_EACH(the_best_way_is_a_fact_of_device_and_library, 8)
 {
     static const struct {
         const char *target;
         size_t version;
         enum plan_attention way;
     } facts[] = {
-        {"sm_80", 91001, PLAN_ATTENTION_OWN},     {"sm_80", 91002, PLAN_ATTENTION_SCORES},
+        {"sm_80", 91001, PLAN_ATTENTION_FORWARD}, {"sm_80", 91002, PLAN_ATTENTION_SCORES},
         {"sm_89", 92800, PLAN_ATTENTION_SCORES},  {"sm_90", 91900, PLAN_ATTENTION_SCORES},
-        {"sm_90", 92500, PLAN_ATTENTION_ORDERED}, {"sm_100", 91800, PLAN_ATTENTION_OWN},
+        {"sm_90", 92500, PLAN_ATTENTION_ORDERED}, {"sm_100", 91800, PLAN_ATTENTION_FORWARD},
         {"sm_100", 91801, PLAN_ATTENTION_TWICE},  {"sm_90", 0, PLAN_ATTENTION_OWN},
     };
     const struct cudasim_dnn dnn = library(facts[_i].version);

@@ -106,6 +106,7 @@ TEST(a_path_depends_on_the_type_and_on_the_library)
     check(NUMBER_FP32, t5, PLAN_ATTENTION_OWN, P, P, P);
     check(NUMBER_BF16, slides, PLAN_ATTENTION_OWN, T, T, T);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_OWN, T, T, T);
+    check(NUMBER_BF16, gpt2, PLAN_ATTENTION_FORWARD, L, T, T);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_ORDERED, L, L, L);
     check(NUMBER_BF16, gpt2, PLAN_ATTENTION_TWICE, L, L, L);
     check(NUMBER_BF16, llama, PLAN_ATTENTION_ORDERED, L, L, L);

@@ -17,6 +17,7 @@ static const struct {
 } scratches[] = {
     {PLAN_ATTENTION_OWN, 2, 1024, 12, 0, 768, PLAN_ATTENTION_OWN, 2, 12, 2 * 1024 * 12 * 8},
     /* 16 Ki tokens of width 4096: 2 MiB, 256 MiB and 64 KiB, 258 MiB all told */
+    {PLAN_ATTENTION_FORWARD, 2, 1024, 12, 0, 768, PLAN_ATTENTION_OWN, 2, 12, 2 * 1024 * 12 * 8},
     {PLAN_ATTENTION_ORDERED, 1, 16384, 32, 0, 4096, PLAN_ATTENTION_ORDERED, 1, 32, (258 << 20) + 65536 + 256},
     {PLAN_ATTENTION_ORDERED, 3, 10, 2, 0, 32, PLAN_ATTENTION_ORDERED, 3, 2, 256 + 3840 + 512},
     {PLAN_ATTENTION_TWICE, 1, 16384, 32, 0, 4096, PLAN_ATTENTION_TWICE, 1, 32, 4 << 20},
@@ -112,6 +113,7 @@ TEST(a_block_has_room_for_it_where_it_is_computed_so)
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0) - own,
                       (2 << 10) + (256 << 10) + 256 - (4 << 10));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0.1f), own);
+    ck_assert_uint_eq(workspace(PLAN_ATTENTION_FORWARD, PLAN_TRAIN, NUMBER_BF16, 0), own);
     ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 255), own); /* ours need no room for a window */
     ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, &goal, 0, 256),
                       workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0));

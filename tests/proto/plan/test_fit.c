@@ -216,44 +216,6 @@ TEST(all_workers_get_the_smallest_microbatch_among_them)
     ck_assert_uint_gt(plan_total(&fit.plans[0]), plan_total(&fit.plans[1]));
 }
 
-TEST(all_workers_compute_attention_in_one_way)
-{
-    asked.n_workers = asked.goal.n_parts = 2;
-    asked.goal.precision = NUMBER_BF16;
-    devices[0].attention = devices[1].attention = PLAN_ATTENTION_ORDERED;
-    ck_assert_int_eq(plan_fit_setting(&asked, 1).attention, PLAN_ATTENTION_ORDERED);
-    devices[1].attention = PLAN_ATTENTION_TWICE;
-    ck_assert_int_eq(plan_fit_setting(&asked, 0).attention, PLAN_ATTENTION_OWN);
-    ck_assert_int_eq(plan_fit_setting(&asked, 1).attention, PLAN_ATTENTION_OWN);
-}
-
-/* Rows of different length are cut, and then computed by our kernels, where the library would compute a third more. */
-TEST(a_library_computes_rows_that_are_nearly_as_long)
-{
-    struct plan_setting setting;
-    struct model whole = model;
-
-    devices[0].attention = PLAN_ATTENTION_ORDERED;
-    asked.goal.precision = NUMBER_BF16;
-    for (uint32_t n = asked.goal.seq / 4; n <= asked.goal.seq; n += asked.goal.seq / 4) {
-        asked.goal.row_tokens[0] = n;
-        setting = plan_fit_setting(&asked, 0);
-        ck_assert_int_eq(setting.attention, n == asked.goal.seq ? PLAN_ATTENTION_ORDERED : PLAN_ATTENTION_OWN);
-        ck_assert(plan_cuts_rows(&setting, &model) == (n < asked.goal.seq));
-    }
-    asked.goal.row_tokens[0] = asked.goal.seq / 2;
-    asked.model = &whole; /* whose rows are not cut */
-    whole.n_finishes = 1;
-    ck_assert_int_eq(plan_fit_setting(&asked, 0).attention, PLAN_ATTENTION_ORDERED);
-    asked.model = &model;
-    asked.goal.kept_bits = 8; /* nor with these */
-    setting = plan_fit_setting(&asked, 0);
-    ck_assert_int_eq(setting.attention, PLAN_ATTENTION_ORDERED);
-    ck_assert(!plan_cuts_rows(&setting, &model));
-    asked.goal.precision = NUMBER_FP32;
-    ck_assert_int_eq(plan_fit_setting(&asked, 0).attention, PLAN_ATTENTION_OWN);
-}
-
 /* In bf16, and if the model has any: text is trained by whatever libraries. */
 TEST(all_workers_compute_convolutions_by_one_library)
 {

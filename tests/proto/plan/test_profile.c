@@ -180,7 +180,7 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         {"\"link", "\"conv2d_flops\": {\"forward\": {\"own\": 1}}, \"link",
          "conv2d_flops: forward: own: it must be an object, by type"},
         {"\"link", "\"narrow_flops\": {}, \"link", "'narrow_flops' is no figure of a profile"},
-        {"\"link", "\"attention\": \"cudnn\", \"link", "attention must be \"own\", \"scores\""},
+        {"\"link", "\"attention\": \"cudnn\", \"link", "attention must be \"own\", \"forward\""},
         {"\"link", "\"host_bytes_per_s\": 0.5, \"link", "host_bytes_per_s is 0.5: it must be from 1 to 1e+21"},
         {"\"cpu\"", "\"cuda\"", "it is a profile of device 'cuda', not of 'cpu'"},
         {"\"cpu\"", "7", "it is a profile of device '', not of 'cpu'"},

@@ -369,19 +369,45 @@ static void end(pid_t daemon, pid_t worker, pid_t other)
         processes_wait(other);
 }
 
-TEST(attention_is_cudnns_where_every_worker_has_it)
+/* A run of two workers with this version of cuDNN; how all of them compute attention, and what checkpoints say of it. */
+static void attend(const char *run, const char *out, const char *version, const char *told, const char *stored)
 {
-    const pid_t daemon = processes_daemon("lab", 0, NULL);
+    expect(print("CUDASIM_DNN=%s XDG_CACHE_HOME=$PWD/cache CUDASIM_DEVICES=2 cuda/eps train %s --out %s", version, run,
+                 out),
+           0);
+    const unsigned n = processes_count(print("%s/log", out), told);
+    ck_assert_msg(n == 2, "%s: %u of 2 workers: %s", out, n, processes_read(processes_path(print("%s/log", out))));
+    expect_file(print("%s/latest/training.json", out), print("\"attention\":\"%s\"", stored));
+}
 
-    setenv("CUDASIM_DNN", "92501", 1);
-    const pid_t worker = attach("cuda", "theirs.log", 1);
-    expect(TRAIN "--steps 3 --connect lab --precision bf16 --out theirs", 0);
-    end(daemon, worker, 0);
-    expect_file("theirs.log", "attention: cuDNN 9.25.1 forward and backward; it took");
+/* Nothing is taken for faster than our kernels that was not timed on the device; the faster then. A run keeps its way, whatever
+ * was timed since. */
+TEST(the_way_of_attention_is_a_run_s_from_its_beginning)
+{
+    static const char ours[] = "attention: our own kernels: the job's way (--attention)",
+                      theirs[] = "attention: cuDNN 9.25.1 forward and backward; it took",
+                      timed[] =
+                          "{\"device\": \"cuda\", \"attention\": \"ordered\", \"attention_flops\": {\"cudnn\": "
+                          "{\"forward\": {\"fp32\": 0, \"bf16\": 1e15}, \"backward\": {\"fp32\": 0, \"bf16\": 1e15}}},";
+    static const char begun[] = MODEL "--steps 2 --save-every 1 --keep 0 --device cuda --workers 2 --parts 2";
+
+    expect("rm -rf cache; mkdir -p cache/eps", 0);
+    attend(begun, "ours", "92501", ours, "own");
+    attend(print("%s --attention cudnn", begun), "asked", "92501", theirs, "ordered");
+    processes_put_text("cache/eps/profile-cuda.json", print("%s%s", timed, strchr(profile, ',') + 1));
+    attend(begun, "theirs", "92501", theirs, "ordered");
+    attend(begun, "older", "91900", ours, "own"); /* not timed: it has another way */
+    attend("--resume ours/step-1", "ours-on", "92501", ours, "own");
+    expect("rm -rf cache", 0);
+    attend("--resume theirs/step-1", "theirs-on", "92501", theirs, "ordered");
+    expect_sentence("CUDASIM_DNN=91900 CUDASIM_DEVICES=2 cuda/eps train --resume theirs/step-1 --out refused", 1,
+                    "--attention ordered: the device's cuDNN has another way, scores: choose --attention own, in a "
+                    "resumed run with --change attention");
+    attend("--resume theirs/step-1 --change attention --attention own", "changed", "91900", ours, "own");
 }
 
 /* Parts go to either, so both must have the same gradients. */
-TEST(backward_is_ours_where_one_worker_has_no_cudnn)
+TEST(a_worker_without_the_jobs_way_of_attention_is_left_out)
 {
     const pid_t daemon = processes_daemon("lab", 0, NULL);
 
@@ -390,11 +416,10 @@ TEST(backward_is_ours_where_one_worker_has_no_cudnn)
     const pid_t with = attach("cuda:0", "with.log", 1);
     unsetenv("CUDASIM_DNN");
     const pid_t without = attach("cuda:1", "without.log", 2);
-    expect(TRAIN "--steps 3 --connect lab --precision bf16 --parts 2 --out differ", 0);
+    expect(TRAIN "--steps 3 --connect lab --precision bf16 --parts 2 --attention cudnn --out differ", 0,
+           "is left out: --attention cudnn: the device has no cuDNN");
     end(daemon, with, without);
-    expect_file("with.log",
-                "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not)");
-    expect_file("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
+    expect_file("with.log", "attention: cuDNN 9.25.1 forward and backward; it took");
 }
 
 /* Blocks of a GPT-2 and of a Qwen 3 in a Llama: the first shape's line, and behind it that of heads which share no keys. */
@@ -414,7 +439,7 @@ TEST(attention_of_every_block_is_prepared)
     const pid_t worker = attach("cuda", "guests.log", 1);
     expect("cuda/eps train --model guests.json --data data.txt --eval-data data.txt --seq 20 --batch 2 --steps 2 "
            "--connect lab --precision "
-           "bf16 --out guests",
+           "bf16 --attention cudnn --out guests",
            0);
     end(daemon, worker, 0);
     unsetenv("CUDASIM_DNN");
@@ -505,13 +530,13 @@ TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_sa
     end(daemon, workers[0], workers[1]);
 }
 
-/* It computes attention by our own kernels, the other one by cuDNN's. */
-TEST_EACH(a_worker_on_the_cpu_joins_a_job_that_began_on_cuda_unless_its_bits_must_be_the_same, 2)
+/* Where attention is our own kernels', too. */
+TEST_EACH(a_worker_on_the_cpu_joins_a_job_that_began_on_cuda_unless_its_bits_must_be_the_same, 3)
 {
     const pid_t daemon = processes_start("epsd", (const char *const[]){"--listen", "lab", NULL}, "lab.log");
     const char *line = print("exec " TRAIN "--steps 1000000 --parts 2 --connect lab --precision bf16 --save-every 0 "
                              "--eval-every 1000000 %s --out joined-%d >joined.said",
-                             _i ? "--deterministic" : "", _i);
+                             ((const char *const[]){"", "--deterministic", "--attention cudnn"})[_i], _i);
 
     processes_await_workers("lab", 0);
     setenv("CUDASIM_DNN", "92501", 1);
@@ -521,8 +546,10 @@ TEST_EACH(a_worker_on_the_cpu_joins_a_job_that_began_on_cuda_unless_its_bits_mus
     processes_await_text(print("joined-%d/metrics.jsonl", _i), "\"step\": 2,");
     const pid_t second = attach("cpu", NULL, 2);
     if (_i) {
-        processes_await_text("joined.said", " is left out: --deterministic requires workers of one kind, and the job "
-                                            "has cuda");
+        processes_await_text("joined.said", _i == 1
+                                                ? " is left out: --deterministic requires workers of one kind, and the "
+                                                  "job has cuda"
+                                                : " is left out: --attention cudnn: the device has no cuDNN");
     } else {
         processes_await_text("lab.log", " joins after ");
         expect("eps status lab --json", 0, "\"left_out\": []", "\"idle_workers\": 0");
@@ -530,5 +557,6 @@ TEST_EACH(a_worker_on_the_cpu_joins_a_job_that_began_on_cuda_unless_its_bits_mus
     expect_stop(daemon);
     ck_assert_int_eq(processes_wait(train), 1);
     ck_assert_int_eq(processes_wait(first) | processes_wait(second), 0);
-    expect_file("first.log", "attention: cuDNN 9.25.1 forward and backward; it took");
+    expect_file("first.log", _i == 2 ? "attention: cuDNN 9.25.1 forward and backward; it took"
+                                     : "attention: our own kernels: the job's way (--attention)");
 }
