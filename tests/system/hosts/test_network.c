@@ -516,9 +516,10 @@ static pid_t damage(int listener, int port, int n)
                                 .sin_port = htons((uint16_t)port)};
     const pid_t pid = fork();
 
-    if (pid == 0)
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (int i = 0; pid == 0; i++) {
+    if (pid != 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 0;; i++) {
         const int ends[2] = {accept4(listener, NULL, NULL, SOCK_CLOEXEC),
                              socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
         if (fork() == 0) {
@@ -528,7 +529,6 @@ static pid_t damage(int listener, int port, int n)
         }
         close(ends[0]), close(ends[1]);
     }
-    return pid;
 }
 
 /* Another key looks the same: so the third ends it. */
