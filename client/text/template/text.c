@@ -239,6 +239,7 @@ json_t *template_indent(struct template_run *r, const struct template_call *c)
     struct template_text out = {0};
     json_t *before = text ? read_width(r, c) : template_refuse(r, c);
 
+    template_charge(r, n);
     for (size_t from = 0, length = 1, n_lines = 0; !r->rc && length > 0; n_lines++) {
         const size_t end = find_line_end(&length, text, from, n);
         if (n_lines > 0)
@@ -246,7 +247,6 @@ json_t *template_indent(struct template_run *r, const struct template_call *c)
         if (n_lines == 0 ? first && template_truth(r, first) : end > from || (blank && template_truth(r, blank)))
             template_add_part(r, &out, before, 0, json_string_length(before));
         template_add_part(r, &out, c->value, from, end - from);
-        template_charge(r, length);
         from = end + length;
         if (from == n && length == 1 && text[end] == '\r')
             break;
