@@ -82,6 +82,7 @@ struct eps_step {
     double grad_norm;                /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
     bool skipped;                    /* a contribution was not finite, so nothing was updated (fenced commit) */
     double loss_scale;               /* the loss's factor in its gradients, in fp16; 0: none */
+    double optimizer_ms;             /* that the optimizer's thread worked since the step before; 0: unknown */
     const struct eps_score *scores;  /* (n_scores) of a task or of preferences, on steps that evaluate */
     const struct eps_score *rewards; /* (n_rewards) of the step's preferences, by the names that TRL logs */
     size_t n_scores, n_rewards;
@@ -199,8 +200,8 @@ struct eps_profile {
     char path[4096];              /* of the file written */
     uint32_t rows[4];             /* of matrix products */
     double matmul_flops[2][4];    /* operations per second of matrix products with these rows, in fp32 and in bf16 */
-    uint32_t narrow[2];           /* on a GPU, whose products above are 4,096 wide, the widths of narrower ones */
-    double narrow_flops[2][2][4]; /* and their operations per second; 0 on others */
+    uint32_t narrow[3];           /* on a GPU, whose products above are 4,096 wide, the widths of narrower ones */
+    double narrow_flops[3][2][4]; /* and their operations per second; 0 on others */
     /* Convolutions of images, and the gradients of their inputs and of their weights; by our own kernels, and by cuDNN, 0 where
      * that is missing; in fp32 and in bf16 */
     double conv2d_flops[3][2][2];

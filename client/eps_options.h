@@ -36,6 +36,7 @@ enum eps_attention {
     EPS_ATTENTION_TWICE,
     EPS_ATTENTION_ORDERED
 };
+enum eps_card { EPS_CARD_DEFAULT, EPS_CARD_H100, EPS_CARD_RTX_4090, EPS_CARD_RTX_5090 };
 enum eps_base { EPS_BASE_DEFAULT, EPS_BASE_FULL, EPS_BASE_BF16, EPS_BASE_INT8, EPS_BASE_NF4 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
@@ -141,6 +142,7 @@ struct eps_train_options {
     const char *columns;
     const char *image, *augment; /* "224x224,shorter=256", "crop=4,flip"; must be unset for models that see no images */
     uint32_t n_labels;           /* for eps_plan: training counts the classes of its data */
+    enum eps_card card;          /* for eps_plan: by its data sheet, whatever was measured; device is cuda */
     /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0: none. */
     uint32_t data_tokens;
     enum eps_separator separator;

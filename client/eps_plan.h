@@ -48,6 +48,8 @@ struct eps_choice {
     bool sparse_singly;  /* sparse weights are put into their places one matrix at a time, each time that it is read */
     const char *replay;  /* "replay on", or that it is off and why: as in eps_plan; a constant string */
     double predicted_ms; /* of a training step, where the profile of each worker was measured (eps_profile); else 0 */
+    double predicted_compute_ms,
+        predicted_optimizer_ms; /* of the first worker's device, and of the optimizer; likewise */
 };
 
 /* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
@@ -106,8 +108,8 @@ struct eps_plan {
                                                    * those that are computed again, at most at a time */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms; /* message_ms: 0 if it overlaps */
-    bool measured;        /* times use this machine's profile; else another machine's */
-    bool overlaps;        /* pulls run while the device computes */
+    bool measured; /* times use this machine's profile; else they are assumed: another machine's, or a data sheet's */
+    bool overlaps; /* pulls run while the device computes */
     double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
 };
 /* Returns 0 whether the plan fits or not. */
@@ -126,6 +128,7 @@ struct eps_plan_form {
     bool chosen;                       /* the form of eps train --approximate any; none if none fits */
     uint64_t device_bytes, kept_bytes; /* of a worker; activations that blocks keep, of those */
     uint64_t host_bytes;
+    bool measured; /* as eps_plan's */
     double step_ms;
     /* An exact step within device_bytes; -1: none fits, and the rest is 0 */
     double exact_step_ms;
@@ -153,7 +156,7 @@ enum { EPS_MOST_PATHS = 16 };
 struct eps_timeline {
     bool fits;
     char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
-    bool measured;
+    bool measured; /* as eps_plan's */
     uint32_t n_workers;
     uint32_t pixels;                      /* as eps_step's */
     double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */

@@ -291,15 +291,24 @@ static void print_against(FILE *out, uint64_t peak, uint64_t planned)
 /* A measured profile that is this far off no longer tells of the machine, or of its load. */
 static const double most_off = 0.15;
 
-/* "; a step took 120 ms, 100 predicted: ..." if they differ by more, over enough steps. */
+/* "; a step took 120 ms, 100 predicted: ..." if they differ by more, over enough steps; and which line did. */
 static void print_surprise(FILE *out, const struct account *a, uint64_t n)
 {
     enum { FEW = 5 };
-    const double each = a->ms / (double)n;
+    const double each = a->ms / (double)n, optimizer = a->optimizer_ms / (double)n;
 
-    if (n >= FEW && a->predicted_ms > 0 && fabs(each / a->predicted_ms - 1) > most_off)
-        fprintf(out, "; a step took %.4g ms, where %.4g were predicted from what eps bench measured here", each,
-                a->predicted_ms);
+    if (n < FEW || a->predicted_ms <= 0 || fabs(each / a->predicted_ms - 1) <= most_off)
+        return;
+    fprintf(out, "; a step took %.4g ms, where %.4g were predicted from what eps bench measured here: ", each,
+            a->predicted_ms);
+    if (fabs(optimizer - a->predicted_optimizer_ms) > most_off * a->predicted_optimizer_ms)
+        fprintf(out, "the optimizer worked for %.4g of them, where %.4g were predicted", optimizer,
+                a->predicted_optimizer_ms);
+    else
+        fprintf(out,
+                "the optimizer worked for %.4g of them, about as predicted, so it was the device, of which %.4g were "
+                "predicted, or its link",
+                optimizer, a->predicted_compute_ms);
 }
 
 /* Loss and speed of the steps that were run. */

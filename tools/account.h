@@ -23,8 +23,10 @@ struct account {
     uint64_t n_skipped;         /* skipped steps of this call */
     double loss, before, after; /* loss: the last step's; before, after: held-out losses, NAN if not measured */
     double tokens, ms;          /* sums over this call's steps */
+    double optimizer_ms;        /* likewise, of the optimizer's thread */
     double predicted_ms;        /* of a step; 0: not predicted */
-    uint32_t pixels;            /* of an image (struct eps_step) */
+    double predicted_compute_ms, predicted_optimizer_ms; /* likewise, of the device and of the optimizer */
+    uint32_t pixels;                                     /* of an image (struct eps_step) */
     uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 

@@ -89,7 +89,7 @@ static void print_profile(const struct eps_profile *p, bool found)
     for (int type = 0; type < 2; type++)
         print_products(names[type], p->matmul_flops[type],
                        type == 0 ? "computing speed with --precision fp32" : "with --precision bf16");
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (p->narrow_flops[i][1][0] > 0) {
             char name[24];
             snprintf(name, sizeof name, "bf16, %u wide", p->narrow[i]);

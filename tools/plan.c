@@ -71,6 +71,16 @@ static void print_asked(const struct eps_plan *plan)
     putchar('\n');
 }
 
+/* Behind a time, and below all of them. */
+static const char not_measured[] =
+    "            assumed: by rates of another machine, or of a data sheet; eps bench measures this "
+    "one\n";
+
+static const char *assumed(bool measured)
+{
+    return measured ? "" : " (assumed)";
+}
+
 /* What the form of --approximate saves, against an exact step in the same memory. Nothing if either does not fit. */
 static void print_saving(const struct eps_plan *plan)
 {
@@ -84,7 +94,8 @@ static void print_saving(const struct eps_plan *plan)
         printf("\nexact       gradients do not fit into as much device memory\n");
         return;
     }
-    printf("\nexact       in as much device memory: %s a step", text_ms(text, form.exact_step_ms));
+    printf("\nexact       in as much device memory: %s a step%s", text_ms(text, form.exact_step_ms),
+           assumed(form.measured));
     printf(", activations kept %s", eps_format_bytes(text, form.exact_kept_bytes));
     printf(" (here %s)", eps_format_bytes(text, form.kept_bytes));
     printf(", host %s", eps_format_bytes(text, form.exact_host_bytes));
@@ -186,14 +197,15 @@ static void print_step(const struct eps_plan *plan)
     printf(", up %s", eps_format_bytes_like(text, up, most));
     if (stash)
         printf(", stash %s", eps_format_bytes_like(text, stash, most));
-    printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", text_ms(text, plan->step_ms));
+    printf("%s\n            %s%s: ", plan->n_workers > 1 ? ", for each worker" : "", text_ms(text, plan->step_ms),
+           assumed(plan->measured));
     for (size_t i = 0; i < n_terms; i++)
         printf("%s%s %s", i ? ", " : "", terms[i].name, text_ms(text, terms[i].ms));
     printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
-        printf("            estimated from another machine; eps bench measures this one\n");
-    printf("            transfers are hidden from %.0f tokens per worker on; yours has %" PRIu64 "\n",
-           ceil(plan->hiding_tokens), share * plan->options.seq);
+        printf("%s", not_measured);
+    printf("            transfers are hidden from %.0f tokens per worker on%s; yours has %" PRIu64 "\n",
+           ceil(plan->hiding_tokens), assumed(plan->measured), share * plan->options.seq);
 }
 
 static void print_plan(const struct eps_plan *plan)
@@ -299,13 +311,13 @@ static void print_json(const struct eps_plan *plan)
     if (plan->host.limit < UINT64_MAX)
         json_object_set_new(host, "budget", json_integer((json_int_t)plan->host.limit));
     json_t *all =
-        json_pack("{s:o, s:o, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I, s:{s:I, s:I}}", "host", host,
-                  "workers", workers, "fits", plan->fits, "why", text_json(arguments_options(why, plan->why)), "choice",
-                  choice_to_json(plan), "bytes_per_step", "down", (json_int_t)plan->down_bytes, "up",
-                  (json_int_t)plan->up_bytes, "stash", (json_int_t)plan->stash_traffic, "ms", times_to_json(plan),
-                  "hiding_tokens", plan->hiding_tokens, "minimum", (json_int_t)plan->minimum, "parameters",
-                  (json_int_t)plan->n_parameters, "disk", "checkpoint", (json_int_t)plan->checkpoint_bytes,
-                  "checkpoints", (json_int_t)plan->n_checkpoints);
+        json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I, s:{s:I, s:I}}", "host", host,
+                  "workers", workers, "assumed", !plan->measured, "fits", plan->fits, "why",
+                  text_json(arguments_options(why, plan->why)), "choice", choice_to_json(plan), "bytes_per_step",
+                  "down", (json_int_t)plan->down_bytes, "up", (json_int_t)plan->up_bytes, "stash",
+                  (json_int_t)plan->stash_traffic, "ms", times_to_json(plan), "hiding_tokens", plan->hiding_tokens,
+                  "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters, "disk",
+                  "checkpoint", (json_int_t)plan->checkpoint_bytes, "checkpoints", (json_int_t)plan->n_checkpoints);
 
     assert(all); /* all finite: a profile's numbers are checked */
     if (plan->adapter_rank)
@@ -380,7 +392,7 @@ static void print_timeline(const struct eps_timeline *line)
 {
     char text[32];
 
-    printf("a step      %s: ", text_ms(text, line->step_ms));
+    printf("a step      %s%s: ", text_ms(text, line->step_ms), assumed(line->measured));
     if (line->pixels)
         printf("%.0f images/s", line->tokens_per_s / line->pixels);
     else
@@ -394,7 +406,7 @@ static void print_timeline(const struct eps_timeline *line)
     putchar('\n');
     print_paths(line);
     if (!line->measured)
-        printf("            estimated from another machine; eps bench measures this one\n");
+        printf("%s", not_measured);
 }
 
 static json_t *queue_to_json(const struct eps_timeline *line, int queue)
@@ -429,11 +441,11 @@ static void print_timeline_json(const struct eps_timeline *line)
 
     for (int i = 0; i < EPS_QUEUES; i++)
         json_object_set_new(each, queues[i].key, queue_to_json(line, i));
-    json_t *all = json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o, s:o}", "fits", line->fits, "why",
-                            text_json(arguments_options(why, line->why)), "measured", line->measured, "step_ms",
-                            line->step_ms, "tokens_per_s", line->tokens_per_s, "tflops", line->tflops, "binds",
-                            queues[line->binds].key, "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE],
-                            "queues", each, "paths", paths_to_json(line));
+    json_t *all = json_pack("{s:b, s:o, s:b, s:b, s:f, s:f, s:f, s:s, s:f, s:o, s:o}", "fits", line->fits, "why",
+                            text_json(arguments_options(why, line->why)), "measured", line->measured, "assumed",
+                            !line->measured, "step_ms", line->step_ms, "tokens_per_s", line->tokens_per_s, "tflops",
+                            line->tflops, "binds", queues[line->binds].key, "device_waits_ms",
+                            line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each, "paths", paths_to_json(line));
 
     assert(all); /* all finite: a profile's numbers are checked */
     answer_write(stdout, all, 0);
@@ -511,13 +523,15 @@ int command_plan(int argc, char **argv)
         {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "print only the largest batch that fits"},
         {"--timeline", NULL, ARGUMENT_FLAG, &question.timeline,
          "simulate a step: its time, the bottleneck, what each queue waits for, and what computes it; with --json an "
-         "object:\n{\"fits\", \"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
+         "object:\n{\"fits\", \"why\", \"measured\", \"assumed\", \"step_ms\", \"tokens_per_s\", \"tflops\", "
+         "\"binds\", "
          "\"device_waits_ms\",\n\"queues\": {\"down\", \"compute\", \"up\", \"optimizer\": {\"busy_ms\", \"share\", "
          "\"waits_ms\"}},\n\"paths\": [{\"kind\", \"path\", \"busy_ms\", \"share\" of computing, \"tflops\"}]}"},
         {"--json", NULL, ARGUMENT_FLAG, &question.json,
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
-         "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\", "
+         "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"assumed\": are times not measured here, "
+         "\"fits\", \"why\", \"choice\", "
          "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\",\n"
          "\"disk\": {\"checkpoint\": bytes of one, \"checkpoints\": at most at once}};\n"
          "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves; with "

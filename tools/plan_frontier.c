@@ -6,6 +6,14 @@
 #include <jansson.h>
 #include <stdio.h>
 
+static bool is_assumed(const struct eps_plan_form forms[EPS_PLAN_FORMS])
+{
+    for (int i = 0; i < EPS_PLAN_FORMS; i++)
+        if (forms[i].is_there && !forms[i].measured)
+            return true;
+    return false;
+}
+
 static void print_form(const struct eps_plan_form *form)
 {
     char device[24], kept[24], host[24], step[32], exact[32];
@@ -22,6 +30,8 @@ static void print_forms(const struct eps_plan_form forms[EPS_PLAN_FORMS])
     for (const struct eps_plan_form *form = forms; form < forms + EPS_PLAN_FORMS; form++)
         if (form->is_there)
             print_form(form);
+    if (is_assumed(forms))
+        printf("\ntimes are assumed: by rates of another machine, or of a data sheet; eps bench measures this one\n");
     for (const struct eps_plan_form *form = forms; form < forms + EPS_PLAN_FORMS; form++)
         if (form->chosen)
             printf("\neps train --approximate any chooses %s\n",
@@ -30,10 +40,11 @@ static void print_forms(const struct eps_plan_form forms[EPS_PLAN_FORMS])
 
 static json_t *form_to_json(const struct eps_plan_form *form)
 {
-    return json_pack("{s:s?, s:s, s:b, s:I, s:I, s:I, s:f, s:o}", "approximate", form->approximate, "kind", form->kind,
-                     "chosen", form->chosen, "device", (json_int_t)form->device_bytes, "kept",
-                     (json_int_t)form->kept_bytes, "host", (json_int_t)form->host_bytes, "step_ms", form->step_ms,
-                     "exact_step_ms", form->exact_step_ms < 0 ? json_null() : json_real(form->exact_step_ms));
+    return json_pack("{s:s?, s:s, s:b, s:b, s:I, s:I, s:I, s:f, s:o}", "approximate", form->approximate, "kind",
+                     form->kind, "chosen", form->chosen, "assumed", !form->measured, "device",
+                     (json_int_t)form->device_bytes, "kept", (json_int_t)form->kept_bytes, "host",
+                     (json_int_t)form->host_bytes, "step_ms", form->step_ms, "exact_step_ms",
+                     form->exact_step_ms < 0 ? json_null() : json_real(form->exact_step_ms));
 }
 
 static void print_json(const struct eps_plan_form forms[EPS_PLAN_FORMS])

@@ -42,6 +42,8 @@ static void on_plan(void *user, const struct eps_choice *choice, const struct ep
     struct train *t = user;
 
     t->account.predicted_ms = choice->predicted_ms;
+    t->account.predicted_compute_ms = choice->predicted_compute_ms;
+    t->account.predicted_optimizer_ms = choice->predicted_optimizer_ms;
     account_plan(choice, host, device);
 }
 
@@ -70,6 +72,7 @@ static void on_step(void *user, const struct eps_step *step)
     t->account.pixels = step->pixels;
     if (!isnan(step->step_ms)) {
         t->account.ms += step->step_ms;
+        t->account.optimizer_ms += step->optimizer_ms;
         t->account.tokens += step->tokens_per_s * step->step_ms / 1000;
     }
     progress_step(&t->progress, step);

@@ -43,7 +43,7 @@ int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options 
     }
     if (rc)
         return rc;
-    out->is_there = true;
+    out->is_there = true, out->measured = plan.measured;
     out->device_bytes = plan.worker.bytes, out->kept_bytes = bytes_of(&plan.worker, "kept");
     out->host_bytes = plan.host.bytes, out->step_ms = plan.step_ms;
     out->exact_step_ms = rival.fits ? rival.step_ms : -1;

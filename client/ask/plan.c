@@ -18,6 +18,7 @@
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
+#include "proto/plan/time/card.h"
 #include "proto/wire/training_text.h"
 
 #include <assert.h>
@@ -45,6 +46,7 @@ struct question {
     struct model model;
     struct profile profile;
     bool measured;
+    const struct card *card; /* that is planned for; NULL: this machine's device */
     const struct plan_backend *backend;
     uint64_t available; /* host memory for everything; UINT64_MAX: unknown */
     uint64_t cap;       /* limit of the daemon's bytes; UINT64_MAX: none besides `available` */
@@ -117,7 +119,9 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
 /* The budget of a device that is not probed: as much as the plan can use. */
 static uint64_t default_budget(const struct question *q, uint32_t n_workers)
 {
-    return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
+    if (q->backend->takes_turns)
+        return plan_default_budget(q->backend, q->available, n_workers);
+    return q->card ? q->card->bytes / 32 * 31 : UINT64_MAX; /* as a worker's, of a card that is free */
 }
 
 /* Tokens of an encoder-decoder's source: half of the row unless given, as the data are not known. Others: 0. */
@@ -148,10 +152,14 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;
     struct device_name device;
-    int rc = client_options_device(&device, in->device, n_workers, NULL, err);
+    int rc = client_options_device(&device, in->device || !in->card ? in->device : "cuda", n_workers, NULL, err);
 
     if (rc)
         return rc;
+    if (in->card && device.kind != DEVICE_CUDA)
+        return error_set(err, -EDOM, "--card %s is a CUDA device: choose --device cuda, or leave it out",
+                         cards[in->card - 1].name);
+    q->card = in->card ? &cards[in->card - 1] : NULL;
     const bool cuda = device.kind == DEVICE_CUDA;
     q->backend = cuda ? &plan_cuda : &plan_cpu;
     const struct client_devices devices = {.cpu = !cuda, .cuda = cuda, .budget = default_budget(q, n_workers)};
@@ -193,7 +201,10 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     q->shared = q->backend->takes_turns && !in->host_mem;
     if (in->host_mem)
         q->cap = in->host_mem, q->available = UINT64_MAX;
-    return profile_find(&q->profile, &q->measured, q->backend->name, err);
+    if (!q->card)
+        return profile_find(&q->profile, &q->measured, q->backend->name, err);
+    q->profile = card_profile(q->card);
+    return 0;
 }
 
 /* Workers that get a share. */

@@ -79,7 +79,9 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .whole_head = m->job_opened.choice.whole_head,
                                       .sparse_singly = m->job_opened.choice.sparse_singly,
                                       .replay = plan_replay_text(m->job_opened.replay),
-                                      .predicted_ms = m->job_opened.predicted_ms};
+                                      .predicted_ms = m->job_opened.predicted_ms,
+                                      .predicted_compute_ms = m->job_opened.predicted_compute_ms,
+                                      .predicted_optimizer_ms = m->job_opened.predicted_optimizer_ms};
     const int rc = describe_layers(&job->choice, &model->config, &m->job_opened.choice, err);
     if (rc)
         return rc;

@@ -320,6 +320,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
         .grad_norm = m->done.grad_norm,
         .skipped = m->done.skipped,
         .loss_scale = m->done.loss_scale,
+        .optimizer_ms = m->done.optimizer_ms,
     };
     struct eps_score rewards[REWARDS];
     struct error changed;

@@ -24,6 +24,11 @@ static const char *name_of(const struct eps_plan_form *form)
     return form->approximate ? form->approximate : "exact gradients";
 }
 
+static const char *assumed(const struct eps_plan_form *form)
+{
+    return form->measured ? "" : " by assumed rates";
+}
+
 /* What the form that was asked for saves: "--approximate wta=0.3: as predicted, 35 ms a step, and exact ones in as much device
  * memory 37 ms; activations kept 1.2 MiB, exact 3.4 MiB" */
 static void say_saving(struct error *sentence, const struct eps_plan_form *form)
@@ -34,11 +39,12 @@ static void say_saving(struct error *sentence, const struct eps_plan_form *form)
     if (form->exact_step_ms < 0)
         error_append(sentence, "exact gradients do not fit into as much device memory");
     else
-        error_append(sentence,
-                     "as predicted, %.3g ms a step, with exact gradients in as much device memory %.3g ms; activations "
-                     "kept %s, exact %s",
-                     form->step_ms, form->exact_step_ms, eps_format_bytes(bytes, form->kept_bytes),
-                     eps_format_bytes(exact_bytes, form->exact_kept_bytes));
+        error_append(
+            sentence,
+            "as predicted%s, %.3g ms a step, with exact gradients in as much device memory %.3g ms; activations "
+            "kept %s, exact %s",
+            assumed(form), form->step_ms, form->exact_step_ms, eps_format_bytes(bytes, form->kept_bytes),
+            eps_format_bytes(exact_bytes, form->exact_kept_bytes));
 }
 
 /* "12 % less time a step than exact gradients in this budget (predicted); device memory 3.5 GiB, exact 3.4 GiB" */
@@ -48,15 +54,15 @@ static void say_choice(struct error *sentence, const struct eps_plan_form *chose
 
     error_set(sentence, 0, "--approximate any chose %s: ", name_of(chosen));
     if (chosen == exact)
-        error_append(sentence, "no form is predicted to take 5 %% less time a step");
+        error_append(sentence, "no form is predicted%s to take 5 %% less time a step", assumed(exact));
     else if (!exact->is_there)
         error_append(sentence, "exact gradients do not fit");
     else
         error_append(sentence,
-                     "%.0f %% less time a step than exact gradients in this budget, as predicted; device memory %s, "
+                     "%.0f %% less time a step than exact gradients in this budget, as predicted%s; device memory %s, "
                      "exact %s",
-                     100 * (1 - chosen->step_ms / exact->step_ms), eps_format_bytes(bytes, chosen->device_bytes),
-                     eps_format_bytes(exact_bytes, exact->device_bytes));
+                     100 * (1 - chosen->step_ms / exact->step_ms), assumed(exact),
+                     eps_format_bytes(bytes, chosen->device_bytes), eps_format_bytes(exact_bytes, exact->device_bytes));
 }
 
 int client_train_choose_form(struct client_train *t, struct error *err)

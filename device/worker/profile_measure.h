@@ -36,8 +36,9 @@ struct measured {
     struct measure_attention attention;
     enum plan_attention way; /* the device's */
     char *arena;
-    void *noise; /* (MEASURE_NOISE) in the device's type */
-    float *host; /* (4, MEASURE_ELEMENTS): an optimizer's weights, moments and gradient */
+    void *noise;       /* (MEASURE_NOISE) in the device's type */
+    float *host;       /* (5, MEASURE_ELEMENTS): an optimizer's weights, moments and gradient; what is downloaded */
+    unsigned n_copies; /* each way, beside a slice of an update */
 };
 
 typedef void measure_call(const struct measured *b);

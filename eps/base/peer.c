@@ -1,6 +1,7 @@
 #include "eps/base/peer.h"
 
 #include "proto/base/process.h"
+#include "proto/plan/time/card.h"
 #include "proto/wire/files.h"
 #include "proto/wire/session.h"
 
@@ -34,7 +35,7 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
     peer->profile = hello->hello.profile;
     peer->measured = profile_check(&peer->profile, NULL) == 0;
     if (!peer->measured && profile_default(peer->device))
-        peer->profile = *profile_default(peer->device);
+        peer->profile = card_profile_of(peer->device, peer->model);
     while (*end)
         end = &(*end)->next;
     return *end = peer;

@@ -417,6 +417,8 @@ void job_announce_opened(struct job *job)
     m.job_opened.resident_bytes = job->resident_bytes;
     m.job_opened.choice = job->choice;
     m.job_opened.predicted_ms = job->predicted_ms;
+    m.job_opened.predicted_compute_ms = job->predicted_compute_ms;
+    m.job_opened.predicted_optimizer_ms = job->predicted_optimizer_ms;
     m.job_opened.replay = job->host.replay;
     m.job_opened.entries = job_goal(job)->entries;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);

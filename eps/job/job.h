@@ -147,6 +147,8 @@ struct job {
     uint32_t microbatch;                     /* rows; the same for all workers */
     struct plan_choice choice;               /* for the first worker */
     double predicted_ms;                     /* of a training step, from measured profiles; 0: it is not predicted */
+    double predicted_compute_ms;             /* the first worker's device, likewise */
+    double predicted_optimizer_ms;           /* the optimizer, likewise */
     struct products products;                /* algorithms for all workers; version 0: their libraries choose */
     struct loss_scale loss_scale;            /* of the next step (eps/step/fence.h); value 0: none */
     struct plan_host host;                   /* memory that it takes in this process */

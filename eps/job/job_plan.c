@@ -234,7 +234,10 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     job->convolution = fit->plans[0].setting.convolution;
     job->microbatch = fit->plans[0].choice.microbatch;
     job->choice = fit->plans[0].choice;
-    job->predicted_ms = can_predict(job) ? fit->cost.step_ms : 0;
+    const bool predicts = can_predict(job);
+    job->predicted_ms = predicts ? fit->cost.step_ms : 0;
+    job->predicted_compute_ms = predicts ? fit->cost.compute_ms : 0;
+    job->predicted_optimizer_ms = predicts ? fit->cost.optimizer_ms : 0;
     job->host = fit->host;
     job->host_setting = fit->setting;
     for (uint32_t i = 0; i < fit->n_workers; i++) {

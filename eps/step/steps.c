@@ -40,6 +40,7 @@ int steps_init(struct steps *steps, struct error *err)
                             .saves = steps->saves,
                             .commit = steps->commit,
                             .sharded = steps->sharded,
+                            .busy_ns = updater_busy_ns(job->peers->updater),
                             .n_opened = job->step,
                             .n_over = job->step,
                             .announced_ahead = MESSAGE_NO_STEP,
@@ -125,6 +126,11 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;
+    if (kind == MESSAGE_DONE) {
+        const uint64_t busy_ns = updater_busy_ns(job->peers->updater);
+        m.done.optimizer_ms = (double)(busy_ns - steps->busy_ns) / 1e6;
+        steps->busy_ns = busy_ns;
+    }
     if (kind == MESSAGE_DONE)
         steps->ended[step % MESSAGE_DONE_STEPS] = m.done;
     job_announce(job, &m);

@@ -49,8 +49,9 @@ struct steps {
     struct message open; /* its OPEN_STEP */
     struct hyper hyper;
     struct fence fence;
-    double open_scale;                                         /* of its loss, as in struct loss_scale */
-    double part_loss[MESSAGE_MAX_PARTS];                       /* of all hosts' parts; NAN: not known */
+    uint64_t busy_ns;                    /* of the optimizer's thread, when the last step was done */
+    double open_scale;                   /* of its loss, as in struct loss_scale */
+    double part_loss[MESSAGE_MAX_PARTS]; /* of all hosts' parts; NAN: not known */
     struct preference_rewards part_rewards[MESSAGE_MAX_PARTS]; /* of the parts whose loss is known */
     uint32_t *slices;                                          /* (n_visits) for the relay's open */
     /* (plan_host_ordered) for a client that may choose an order: homes (proto/model/order.h) and units of visits */

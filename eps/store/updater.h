@@ -50,6 +50,8 @@ bool updater_take(struct updater *updater, struct updater_task *task);
 size_t updater_pending(const struct updater *updater);
 /* Tasks taken back so far. Owner's thread. */
 uint64_t updater_taken(const struct updater *updater);
+/* Nanoseconds that the thread has spent on folds, updates and checks so far. Any thread. NULL is fine: 0. */
+uint64_t updater_busy_ns(const struct updater *updater);
 /* Finishes what is queued, joins the thread, frees. NULL is fine. */
 void updater_stop(struct updater *updater);
 

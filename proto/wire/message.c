@@ -99,6 +99,8 @@ static void job_opened(struct wire *w, struct message *m)
     wire_f64_from_0(w, &m->job_opened.predicted_ms);
     m->job_opened.replay = wire_choice(w, m->job_opened.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
     wire_u32_in(w, &m->job_opened.entries, 0, UINT32_MAX - 1);
+    wire_f64_from_0(w, &m->job_opened.predicted_compute_ms);
+    wire_f64_from_0(w, &m->job_opened.predicted_optimizer_ms);
 }
 
 static void assign(struct wire *w, struct message *m)

@@ -80,7 +80,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 56,
+    MESSAGE_VERSION = 57,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -292,6 +292,7 @@ struct message {
             uint64_t resident_bytes;   /* weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
             double predicted_ms;       /* of a step, from measured profiles; 0: not predicted */
+            double predicted_compute_ms, predicted_optimizer_ms; /* of these, of the first worker; of the optimizer */
             enum plan_replay replay;
             uint32_t entries; /* the goal's, if norms are remembered; 0: none are */
         } job_opened;
@@ -388,9 +389,10 @@ struct message {
             struct preference_rewards rewards; /* of all pairs; else zeros */
             uint64_t device_peak;              /* bytes, of the worker with the most */
             uint64_t host_bytes;
-            double grad_norm;  /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
-            bool skipped;      /* not finite, so nothing was updated (fenced commit) */
-            double loss_scale; /* of the step; 0: gradients are not scaled */
+            double grad_norm;    /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
+            bool skipped;        /* not finite, so nothing was updated (fenced commit) */
+            double loss_scale;   /* of the step; 0: gradients are not scaled */
+            double optimizer_ms; /* that the optimizer's thread worked since the step before was done; in COVERED 0 */
         } covered, done;
         struct {
             uint32_t first; /* unit */

@@ -177,4 +177,5 @@ void message_done_fields(struct wire *w, struct message_done *done)
     wire_f64(w, &done->grad_norm);
     wire_flag(w, &done->skipped);
     wire_f64_from_0(w, &done->loss_scale);
+    wire_f64_from_0(w, &done->optimizer_ms);
 }

@@ -129,8 +129,15 @@ TEST(a_run_says_when_its_steps_were_not_as_predicted)
     ck_assert_ptr_null(strstr(said, "predicted"));
     account.predicted_ms = 236;
     listen_to(end);
+    account.optimizer_ms = 5 * 90, account.predicted_optimizer_ms = 78, account.predicted_compute_ms = 150;
+    listen_to(end);
     ck_assert_holds(said,
-                    "over 5 steps; a step took 200 ms, where 236 were predicted from what eps bench measured here\n");
+                    "over 5 steps; a step took 200 ms, where 236 were predicted from what eps bench measured here: the "
+                    "optimizer worked for 90 of them, where 78 were predicted\n");
+    account.predicted_optimizer_ms = 79; /* within 15 % */
+    listen_to(end);
+    ck_assert_holds(said, "the optimizer worked for 90 of them, about as predicted, so it was the device, of which 150 "
+                          "were predicted, or its link\n");
     account.predicted_ms = 0;
     listen_to(end);
     ck_assert_ptr_null(strstr(said, "predicted"));

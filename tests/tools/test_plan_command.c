@@ -460,6 +460,30 @@ TEST(a_step_s_computing_is_told_by_path)
     }
 }
 
+/* Text and JSON, of a step and of a timeline; a card that is named has its data sheet, whatever was measured here. */
+TEST(times_that_were_not_measured_are_called_assumed)
+{
+    static const char job[] = "--model gpt2 --batch 8 --seq 256 --device cuda --precision bf16";
+    double ms[2];
+
+    expect(print("eps plan %s", job), 0, " ms (assumed): computing ",
+           "            assumed: by rates of another machine, ", " on (assumed); yours has");
+    expect(print("eps plan %s --timeline", job), 0,
+           " ms (assumed): ", "            assumed: by rates of another machine, ");
+    for (int i = 0; i < 2; i++) {
+        json_t *line = plan_json(0, print("%s --timeline %s", job, i ? "--card rtx-4090" : "--card h100"));
+        ck_assert(json_is_true(json_at(line, "assumed")) && json_is_false(json_at(line, "measured")));
+        ms[i] = json_number_at(line, "queues.compute.busy_ms");
+        json_decref(line);
+        line = plan_json(0, print("%s %s", job, i ? "--card rtx-4090" : ""));
+        ck_assert(json_is_true(json_at(line, "assumed")));
+        json_decref(line);
+    }
+    ck_assert_double_gt(ms[1], ms[0]); /* its memory moves 0.3 of an H100's, its tensor cores multiply at 0.17 */
+    expect_sentence("eps plan --model gpt2 --device cpu --card rtx-5090", 2,
+                    "--card rtx-5090 is a CUDA device: choose --device cuda, or leave it out");
+}
+
 /* 80 GB/s for the optimizer and both ways of the link: a step that they bind takes longer than with a memory of its own
  * for each, and no less than all the bytes do. */
 TEST(a_profile_says_how_fast_the_host_s_memory_is)
@@ -476,7 +500,7 @@ TEST(a_profile_says_how_fast_the_host_s_memory_is)
                   "\"call_s\": 0, \"message_s\": 0%s}",
                   i ? ", \"host_bytes_per_s\": 8e10" : ""));
         json_t *line = plan_json(0, TIMELINE);
-        ck_assert(json_is_true(json_at(line, "measured")));
+        ck_assert(json_is_true(json_at(line, "measured")) && json_is_false(json_at(line, "assumed")));
         ms[i] = json_number_at(line, "step_ms");
         json_decref(line);
     }

@@ -85,7 +85,7 @@ print_lean() {
 brief() {
     awk -F ' *[|] *' -v row="$1" -v text="$2" '
         $2 == row { split($3, a, ","); split($4, b, ","); split($5, c, ","); printf "| %s | %s | %s | %s |\n", text, a[1], b[1], c[1] }' \
-        "$work/timeline"
+        <(tables 1)
 }
 
 print_brief() {
@@ -101,11 +101,14 @@ print_brief() {
     brief 'Qwen3-8B, 1 x 32768' 'Qwen3-8B, one row of 32,768, 32 Ki tokens a step'
 }
 
+tables() { awk -v RS= -v n="$1" 'NR == n' "$work/timeline"; } # NUMBER, from 1
+
 for net in "${nets[@]}"; do tools/bench/lean.sh --net "$net" --bin "$bin" >"$work/lean-$net"; done
 tools/bench/timeline.sh --bin "$bin" >"$work/timeline"
 print_lean | table tools/bench/README.md lean
-sed '/^$/,$d' "$work/timeline" | table tools/bench/README.md timeline
-sed '1,/^$/d' "$work/timeline" | table tools/bench/README.md 'timeline of two'
+tables 1 | table tools/bench/README.md timeline
+tables 2 | table tools/bench/README.md 'timeline of two'
+tables 3 | table tools/bench/README.md 'timeline of cards'
 print_brief | table README.md timeline
 
 width=768 layers=12 heads=12 seq=1024

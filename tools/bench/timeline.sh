@@ -6,6 +6,8 @@
 # In each, large products reach --products, attention on each path as much more or less as these do, and the host's memory
 # moves --memory GB/s, which optimizer and link share. AdamW in fp32 moves 28 bytes per parameter.
 #
+# A third table is of cards that nobody has measured: eps plan --card.
+#
 # usage: tools/bench/timeline.sh [options]      defaults in brackets
 #   --products LIST [590 660 740] TFLOP/s of large matrix products in bf16: pessimistic, measured, optimistic
 #   --memory LIST [60 64 120]     GB/s of the host's memory: the same
@@ -135,4 +137,23 @@ GPT-2 7B:8:4096
 GPT-2 7B:32:4096
 Qwen3-8B:8:4096
 Qwen3-8B:32:4096
+ROWS
+
+echo
+echo '| model, tokens a step | h100, for comparison | rtx-4090 | rtx-5090 |'
+echo '|---|---|---|---|'
+while IFS=: read -r name batch seq; do
+    printf '| %s, %d x %d |' "$name" "$batch" "$seq"
+    for card in h100 rtx-4090 rtx-5090; do
+        cell "$("$bin/eps" plan --timeline --json --model "$work/$name.json" --card "$card" --host-mem 2000GiB \
+            --precision bf16 --grad-dtype bf16 --batch "$batch" --seq "$seq")"
+    done
+    echo
+done <<'ROWS'
+GPT-2 7B:8:4096
+GPT-2 7B:32:4096
+Qwen3-8B:8:4096
+Qwen3-8B:32:4096
+Llama 3 8B:32:4096
+BERT-Large:256:512
 ROWS

@@ -13,7 +13,7 @@ enum { NAME_BYTES = 64 };
 static const double most_a_second = 1e21;
 
 #define ROWS(X)    X(64), X(512), X(4096), X(32768)
-#define NARROW(X)  X(512), X(1536)
+#define NARROW(X)  X(512), X(1536), X(3584)
 #define LENGTHS(X) X(512), X(4096), X(32768)
 #define HEADS(X)   X(64), X(128), X(256)
 #define NUMBER(n)  n
@@ -122,7 +122,7 @@ enum { OF_KEYS = PROFILE_HEADS * PROFILE_LENGTHS, OF_TYPE = PROFILE_KEYS * OF_KE
 /* A CPU has one path of each. */
 const struct profile_table profile_tables[2][PROFILE_TABLES] = {
     {[PROFILE_MATMUL] = MATMUL,
-     [PROFILE_NARROWER] = {OF(narrow_flops), .optional = -1, .n_levels = 3,
+     [PROFILE_NARROWER] = {OF(narrow_flops), .optional = 0, .n_levels = 3,
                            .levels = {{"width", PROFILE_NARROW, by_width, PROFILE_TYPES *PROFILE_ROWS},
                                       {"type", PROFILE_TYPES, by_type, PROFILE_ROWS},
                                       {"rows", PROFILE_ROWS, by_rows, 1}}},

@@ -5,7 +5,7 @@
  *
  *   {"device": "cpu",
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
- *    "narrow_flops": {"512": {as matmul_flops}, "1536": {the same}}, on a GPU
+ *    "narrow_flops": {"512": {as matmul_flops}, "1536": {the same}, "3584": {the same}}, on a GPU
  *    "conv2d_flops": {"forward": {"own": {"fp32": F, "bf16": F}}, "input": {the same}, "weights": {...}}, on a GPU
  *                    {"forward": {"own": {the same}, "cudnn": {...}}, ...},
  *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}}, on a GPU
@@ -19,9 +19,9 @@
  *
  * Products, convolutions and attention are timed on random numbers. Some figures may be absent: of attention_flops and
  * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), any of attention_by_shape (as
- * the nearest shape that is there, else as in attention_flops), narrow_flops (as wide ones),
- * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (not measured
- * yet), call_s and message_s (the default profile's), n_multiprocessors (not known), and products (no choice of algorithms). */
+ * the nearest shape that is there, else as in attention_flops), narrow_flops, all or a width's (as the nearest that are there, at last the wide ones),
+ * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (no
+ * limit; of a GPU's host measured with optimizer and link at work, both ways at once), call_s and message_s (the default profile's), n_multiprocessors (not known), and products (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
@@ -37,7 +37,7 @@
 #include <stdint.h>
 
 /* Types whose rates are measured; fp16 has the rates of one of them (profile_type). */
-enum { PROFILE_ROWS = 4, PROFILE_NARROW = 2, PROFILE_WIDE = 4096, PROFILE_TYPES = PRODUCTS_TYPES };
+enum { PROFILE_ROWS = 4, PROFILE_NARROW = 3, PROFILE_WIDE = 4096, PROFILE_TYPES = PRODUCTS_TYPES };
 
 /* Rows (tokens) of the matrix products whose rates are known, and the widths of the narrow ones. */
 extern const uint32_t profile_rows[PROFILE_ROWS], profile_narrow[PROFILE_NARROW];
@@ -66,7 +66,7 @@ struct profile {
     double memory_bytes_per_s; /* the device's memory, in memory-bound operations */
     double norm_bytes_per_s[PROFILE_DIRECTIONS]; /* the same in layer and rms norms; 0: as in others */
     double update_parameters_per_s;              /* AdamW in fp32, on the host */
-    /* The host memory's rate, shared by concurrent link copies and optimizer; 0: no limit. */
+    /* The host memory's rate, shared by concurrent link copies and optimizer, at work together; 0: no limit. */
     double host_bytes_per_s;
     double call_s;            /* launch time in seconds, added to the work of each pass or product */
     double message_s;         /* seconds from a message's sending until its receiver's thread runs, on one host */

@@ -133,6 +133,25 @@ TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
     close_world(&w);
 }
 
+/* What a step's time is compared with: loading and the like are no part of it. */
+TEST(folds_are_the_optimizers_work_and_calls_are_not)
+{
+    struct world w;
+
+    open_world(&w);
+    submit_call(&w, count);
+    sem_wait(&w.done);
+    ck_assert_uint_eq(updater_busy_ns(w.updater), 0);
+    updater_submit(w.updater, &(struct updater_task){.kind = UPDATER_FOLD,
+                                                     .contribution = {w.slice, NUMBER_FP32, true, 0},
+                                                     .how = STORE_FOLD_MOMENTS,
+                                                     .hyper = hyper});
+    sem_wait(&w.done);
+    ck_assert_uint_gt(updater_busy_ns(w.updater), 0);
+    ck_assert_uint_eq(updater_busy_ns(NULL), 0);
+    close_world(&w);
+}
+
 /* The thread updates aside; whoever answers pulls sees new weights when it has taken the task back, not before. */
 TEST(with_replay_an_update_is_current_once_it_is_taken)
 {

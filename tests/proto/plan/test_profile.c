@@ -314,6 +314,26 @@ TEST(between_the_measured_widths_the_rate_follows_their_logarithm)
     ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 4096), 1e9);
     ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 1e6), 1e9);
     ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 64, 512), 1); /* not known */
+    for (int i = 0; i < PROFILE_ROWS; i++)
+        p.narrow_flops[2][NUMBER_FP32][i] = p.matmul_flops[NUMBER_FP32][i] * 3 / 4;
+    ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 64, 3584), 0.75e9); /* Qwen2.5-7B's */
+    ck_assert_double_eq_tol(profile_flops(&p, NUMBER_FP32, 64, sqrt(3584 * 4096)), 0.875e9, 1);
+}
+
+/* One that was made before a width was measured. */
+TEST(a_width_that_a_file_leaves_out_is_not_known)
+{
+    char text[1024];
+    struct profile p;
+
+    snprintf(text, sizeof text,
+             "{\"device\": \"cuda\", \"narrow_flops\": {\"512\": {\"fp32\": {\"64\": 1, \"512\": 2, \"4096\": 3, "
+             "\"32768\": 4}, \"bf16\": {\"64\": 5, \"512\": 6, \"4096\": 7, \"32768\": 8}}},%s",
+             strchr(sound, ',') + 1);
+    put(text);
+    ck_assert_msg(profile_read(&p, path, "cuda", &err) == 0, "%s", err.text);
+    ck_assert_double_eq(p.narrow_flops[0][NUMBER_BF16][3], 8);
+    ck_assert_double_eq(p.narrow_flops[2][NUMBER_BF16][3], 0);
 }
 
 static double attention_flops_of(const struct profile *p, enum attention_path of, size_t head, bool is_shared,

@@ -213,7 +213,8 @@ TEST_EACH(what_the_planner_chooses_is_kept_by_the_run, 2)
         const char *run, *form, *said;
     } runs[] = {
         {"--model byte-small --batch 8 --seq 128 --microbatch 2", "wta=0.1", "any chose wta=0.1: "},
-        {"--model middle.json --batch 1 --seq 4 --microbatch 1", NULL, "no form is predicted to take 5 % less time"},
+        {"--model middle.json --batch 1 --seq 4 --microbatch 1", NULL,
+         "no form is predicted by assumed rates to take 5 % less time"},
     };
     const char *form = runs[_i].form, *run = runs[_i].run;
 
