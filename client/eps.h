@@ -79,7 +79,7 @@ struct eps_step {
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
     double eval_loss;                /* held-out loss; NAN if this step did not evaluate */
     double eval_before;              /* first step: the held-out loss before it; NAN: not measured */
-    double grad_norm;                /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
+    double grad_norm;                /* of the whole gradient, before clipping; NAN: unknown, or not fenced */
     bool skipped;                    /* a contribution was not finite, so nothing was updated (fenced commit) */
     double loss_scale;               /* the loss's factor in its gradients, in fp16; 0: none */
     double optimizer_ms;             /* that the optimizer's thread worked since the step before; 0: unknown */
@@ -105,7 +105,7 @@ struct eps_status {
     double loss;
     const char *model, *out; /* empty without a job or an output directory */
     const char *precision;   /* "fp32", "bf16", "fp16" */
-    const char *commit;      /* "eager", "fenced" */
+    const char *commit;      /* "eager", "fenced", "folded" */
     bool waits;              /* the job goes on only once another worker has joined */
     uint64_t n_audits;       /* of --audit: the job's steps of which one part was computed twice, with equal results */
     uint64_t n_redone;       /* results that were computed again, as two of them differed; then workers are named */

@@ -108,7 +108,9 @@ int eps_observer_status(struct eps_observer *observer, struct eps_status *out, s
             .loss = m->status_reply.loss,
             .model = m->status_reply.model,
             .precision = number_name(m->status_reply.precision),
-            .commit = m->status_reply.fenced ? "fenced" : "eager",
+            .commit = m->status_reply.fenced   ? "fenced"
+                      : m->status_reply.folded ? "folded"
+                                               : "eager",
             .out = m->status_reply.out,
             .waits = m->status_reply.waits,
             .n_audits = m->status_reply.n_audits,

@@ -20,6 +20,25 @@ static const char *fencing(const struct eps_train_options *o)
     return o->precision == EPS_FP16 ? "--precision fp16" : "--clip-norm";
 }
 
+static const char *commit_name(enum eps_commit commit)
+{
+    return commit == EPS_FENCED ? "fenced" : commit == EPS_FOLDED ? "folded" : "eager";
+}
+
+/* A folded commit is of optimizers that take each part by itself. */
+static int check_folded(const struct eps_train_options *o, struct error *err)
+{
+    const bool sgd = o->optimizer == EPS_SGD, has_momentum = !isnan(o->momentum) && o->momentum > 0;
+    const char *const optimizer = has_momentum ? "sgd with --nesterov" : "sgd without --momentum";
+
+    if (o->commit != EPS_FOLDED || (sgd ? has_momentum && !o->nesterov : o->optimizer == EPS_ADAMA))
+        return 0;
+    return error_set(err, -EDOM,
+                     "--commit folded puts the gradient of each of --parts into the moments by itself, and --optimizer "
+                     "%s needs their sum: choose %s, or --commit fenced",
+                     sgd ? optimizer : "adamw", sgd ? "sgd with --momentum alone" : "--optimizer adama");
+}
+
 int client_options_commit(struct eps_train_options *o, struct error *err)
 {
     const bool clips = !isnan(o->clip_norm), scales = o->precision == EPS_FP16;
@@ -39,13 +58,16 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
         rc = check_clip("--clip-update", o->clip_update, err);
     if (rc)
         return rc;
-    if (clips && o->commit == EPS_EAGER)
+    const bool holds = o->commit == EPS_COMMIT_DEFAULT || o->commit == EPS_FENCED;
+    if (clips && !holds)
         return error_set(err, -EDOM,
-                         "--clip-norm %g does not go with --commit eager, which updates before the whole gradient is "
+                         "--clip-norm %g does not go with --commit %s, which %s before the whole gradient is "
                          "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
-                         o->clip_norm);
-    if (scales && o->commit == EPS_EAGER)
-        return error_set(err, -EDOM, "--precision fp16 does not go with --commit eager: choose fenced, or bf16");
+                         o->clip_norm, commit_name(o->commit),
+                         o->commit == EPS_EAGER ? "updates" : "changes the moments");
+    if (scales && !holds)
+        return error_set(err, -EDOM, "--precision fp16 does not go with --commit %s: choose fenced, or bf16",
+                         commit_name(o->commit));
     if (o->grad_dtype == EPS_FP16 && !scales)
         return error_set(err, -EDOM,
                          "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");
@@ -57,14 +79,14 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
     const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
     if (o->commit == EPS_COMMIT_DEFAULT)
         o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;
-    if (o->sums == EPS_BF16 && o->commit == EPS_EAGER)
+    if (o->sums == EPS_BF16 && o->commit != EPS_FENCED)
         return error_set(err, -EDOM, "--sums bf16 is for --commit fenced, which holds the sums: choose both or none");
     if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
         return error_set(err, -EDOM,
                          "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
                          "before their sum is known",
                          option, o->parts);
-    return 0;
+    return check_folded(o, err);
 }
 
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,

@@ -178,6 +178,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
                               .grad = number_of(o->grad_dtype),
                               .no_master = o->master == EPS_MASTER_NONE,
                               .fenced = o->commit == EPS_FENCED,
+                              .folded = o->commit == EPS_FOLDED,
                               .sums = number_of(o->sums),
                               .adamw = o->optimizer == EPS_ADAMW,
                               .sgd = o->optimizer == EPS_SGD,

@@ -227,15 +227,19 @@ static const struct eps_option rows[] = {
          "(default 1.25)",
      .plan = "plan for sparse weights, as in eps train"},
     {.name = "--commit",
-     .value = "eager|fenced",
+     .value = "eager|fenced|folded",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(commit),
      .key = 20,
      .stored = EPS_STORED_LATER,
      .train = "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are "
               "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter, "
-              "2 with --sums bf16, and, with several --parts, refuses adama. Default eager; fenced in fp16",
-     .plan = "default eager; with --clip-norm or --precision fp16 fenced"},
+              "2 with --sums bf16, and, with several --parts, refuses adama. folded updates after all gradients are "
+              "complete, too, but puts each part's into the moments at once, as adama does, or sgd with momentum "
+              "alone; of these it changes no bit. fenced and folded may take some parts through the whole model before "
+              "the next, which saves memory of the device. Default eager; fenced in fp16",
+     .plan = "fenced and folded may take some parts through the whole model before the next; default eager; with "
+             "--clip-norm or --precision fp16 fenced"},
     {.kind = EPS_OPTION_HEADING, .train = "Numbers"},
     {.name = "--precision",
      .value = "fp32|bf16|fp16",

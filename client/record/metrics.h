@@ -5,7 +5,7 @@
  * of preferences rewards/chosen, rewards/rejected, rewards/accuracies, rewards/margins,
  * logps/chosen and logps/rejected, as TRL logs them, and some of them with eval_ in front; eval_loss_before on the
  * first step, if the loss before it was measured. A number that is unknown or not finite is null. Optional keys:
- * grad_norm (not with eager commit); skipped (true); loss_scale (in fp16); and about once a second memory, in bytes
+ * grad_norm (with fenced commit); skipped (true); loss_scale (in fp16); and about once a second memory, in bytes
  * during the step: {"host": {CATEGORY: bytes, ...}, "device": {...}}, for the device with the most.
  *
  * Lines that the disk rejects are kept and written with the next line, after the last complete one. A resumed run cuts

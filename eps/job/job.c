@@ -162,7 +162,7 @@ static void assign(struct job_seat *seat)
     m.assign.n_slots = job->host.n_slots;
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
-    m.assign.groups = job->facts.fenced;
+    m.assign.groups = job->facts.fenced || job->facts.folded;
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->uid);
     m.assign.weights_bytes = job->store.weights.bytes;
     m.assign.choice = plan->choice;
@@ -191,7 +191,8 @@ static int begin_assigning(struct job *job, struct error *err)
         .n_accumulators = job->store.n_accumulators,
         .adamw = job->facts.adamw,
         .fenced = job->facts.fenced,
-        .groups = job->facts.fenced,
+        .folded = job->facts.folded,
+        .groups = job->facts.fenced || job->facts.folded,
         .deterministic = job->facts.deterministic,
         .replay = job->facts.replay,
     };

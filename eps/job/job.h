@@ -77,7 +77,7 @@ struct job_text {
 struct job_facts {
     bool sharded; /* several hosts: its units and the parts of a step are divided among their daemons */
     /* Of `relay`, which has this host's parts. Several hosts: the owners' relays are as the job asks. */
-    bool adamw, fenced, deterministic, replay;
+    bool adamw, fenced, folded, deterministic, replay;
     bool announces_arrival; /* workers may go on to the next step while the optimizer finishes this one */
     bool keeps_inboxes;     /* a seat is taken again only when no fold of its inbox is under way */
     bool may_be_set_aside;  /* if loading it hangs: nobody but its client waits for it */
@@ -191,6 +191,12 @@ static inline bool job_trains(const struct job *job)
 static inline bool job_is_fenced(const struct job *job)
 {
     return job_trains(job) && job_goal(job)->fenced;
+}
+
+/* True if it updates units once the whole step is folded, into the moments. */
+static inline bool job_is_folded(const struct job *job)
+{
+    return job_trains(job) && job_goal(job)->folded;
 }
 
 /* True if the job trains on several hosts. For the choice of eps/step/commit.h's table, and tests: all else that depends on

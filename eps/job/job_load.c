@@ -210,6 +210,7 @@ static int take_memory(struct job *job)
                                           .no_master = m->job.goal.no_master,
                                           .checks_memory = m->job.goal.checks_memory,
                                           .fenced = job_is_fenced(job),
+                                          .folded = job_is_folded(job),
                                           .sums = m->job.goal.sums,
                                           .replay = job_replays(job),
                                           .require_pinned = m->job.require_pinned,

@@ -50,6 +50,10 @@ static int check_request(const struct job *job, struct error *err)
             "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
             "choose --optimizer adamw, or --parts 1",
             n_parts);
+    if (job_is_folded(job) && job->peers->n_hosts > 1)
+        return error_set(err, -EINVAL,
+                         "a folded commit is of one host, and this job is of %u: choose --commit eager or fenced",
+                         job->peers->n_hosts);
     if (job_goal(job)->momentum >= 1 || (job_goal(job)->nesterov && job_goal(job)->momentum == 0))
         return error_set(err, -EINVAL, "--momentum %g: it is below 1, and with --nesterov above 0",
                          job_goal(job)->momentum);
@@ -466,9 +470,10 @@ static void choose_facts(struct job *job)
         .sharded = sharded,
         .adamw = plan_sums_parts(job_goal(job)) && !sharded,
         .fenced = job_is_fenced(job) && !sharded,
+        .folded = job_is_folded(job),
         .deterministic = job->request.job.deterministic || sharded,
         .replay = job_replays(job) || sharded,
-        .announces_arrival = !job_is_fenced(job) && !sharded,
+        .announces_arrival = !plan_updates_last(job_goal(job)) && !sharded,
         .keeps_inboxes = sharded,
         .may_be_set_aside = !sharded,
         .has_masters = !sharded,

@@ -73,6 +73,7 @@ static void send_status(const struct observer *observer, struct peer *peer)
     m.status_reply.saving = observer->saves->first != NULL;
     m.status_reply.precision = job_goal(job)->precision;
     m.status_reply.fenced = job_is_fenced(job);
+    m.status_reply.folded = job_is_folded(job);
     memcpy(m.status_reply.trouble, observer->saves->trouble, sizeof observer->saves->trouble);
     if (job->output >= 0)
         output_path(m.status_reply.out, sizeof m.status_reply.out, job->output);

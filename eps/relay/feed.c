@@ -133,7 +133,7 @@ void relay_tear(struct relay *r)
     answer_waiting(r);
 }
 
-/* The step will not be finished. If it is eager and something was folded, the model is torn. Else the step is
+/* The step will not be finished. If something is in the moments, or on its way there, the model is torn. Else the step is
  * skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)
 {
@@ -348,9 +348,16 @@ static void on_pull(struct relay *r, const struct relay_event *e)
     answer_waiting(r);
 }
 
+/* Parts whose losses are not known yet can be skipped no more. Eager, no loss is missing by then. */
+static bool is_begun(const struct relay *r)
+{
+    return r->config.folded && (r->n_folded || r->n_flying);
+}
+
 /* Eager, no slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
  * while they can still be skipped. Fenced, all can be: a part's slices are folded once its own loss is known, so that parts
- * may go forward one after another. */
+ * may go forward one after another. So may they folded; there, as nothing can be skipped once something was folded, a loss
+ * that is not finite then is a fault, as a slice is. */
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
@@ -361,7 +368,7 @@ static void on_loss(struct relay *r, const struct relay_event *e)
     } else if (e->ok) {
         r->n_losses += !r->parts[e->name.part].loss;
         r->parts[e->name.part].loss = true;
-    } else if (r->parts[e->name.part].loss) { /* it was finite once: this worker is wrong */
+    } else if (r->parts[e->name.part].loss || is_begun(r)) { /* it was finite once: this worker is wrong */
         fault(r, e->worker, e->name.part);
     } else {
         give_up(r);
@@ -466,13 +473,13 @@ static void update(struct relay *r, uint32_t unit)
     relay_act(r, RELAY_UPDATE)->unit = unit;
 }
 
-/* Eager: updates the unit that has all its contributions; only a fold just done can have completed it. Fenced:
- * updates all units, once the whole step is known to be good. */
+/* Eager: updates the unit that has all its contributions; only a fold just done can have completed it. Else: updates all
+ * units, once the whole step is folded. */
 static void update_ready(struct relay *r)
 {
     if (r->touched == r->n_units)
         return;
-    if (!r->config.fenced) {
+    if (!relay_updates_last(r)) {
         if (r->units[r->touched].n_folded == r->units[r->touched].n_names)
             update(r, r->touched);
     } else if (r->n_folded == r->n_names) {

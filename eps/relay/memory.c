@@ -224,12 +224,11 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     r->mark = (struct relay_tag){.name.visit = r->top};
 }
 
-/* Accumulators serve adamw with several parts: of a tied unit its lowest visit. Other sums of tied units, and fenced ones, have
- * buffers of their own. */
+/* Accumulators serve adamw with several parts, eager: of a tied unit its lowest visit. Other sums have buffers of their own. */
 static void begin_sums(struct relay *r)
 {
     r->n_sums = r->sums_end = r->n_summing = 0;
-    if (r->config.fenced || !r->config.adamw || r->config.n_parts == 1)
+    if (relay_updates_last(r) || !r->config.adamw || r->config.n_parts == 1)
         return;
     for (uint32_t v = r->n_visits; v-- > 0;) {
         struct relay_unit *u = &r->units[r->visits[v].unit];
@@ -486,7 +485,7 @@ void relay_expect_loss(struct relay *r, uint32_t worker)
     if (!w)
         return;
     w->leaving = true;
-    if (r->config.replay || r->config.fenced)
+    if (r->config.replay || relay_updates_last(r))
         return;
     bool missing = false;
     for (uint32_t p = 0; p < r->config.n_parts; p++)

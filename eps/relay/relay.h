@@ -40,8 +40,8 @@ struct relay_config {
     uint32_t n_slots;        /* slots of an inbox besides slot 0, the reserved one */
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
     bool adamw;              /* parts are summed, as AdamW's are; else each is folded as it comes, as AdamA's are */
-    bool fenced;             /* fenced commit; else eager */
-    /* Fenced: a worker takes its parts in ascending order, in row groups of parts that follow each other, one group after
+    bool fenced, folded;     /* the commit, not both; neither: eager */
+    /* Not eager: a worker takes its parts in ascending order, in row groups of parts that follow each other, one group after
      * another through the whole model. */
     bool groups;
     bool deterministic; /* the contributions to one slice are folded in fold order */
@@ -97,8 +97,8 @@ enum relay_action_kind {
     RELAY_REDO,   /* worker: begin the share that follows anew, as a slice that it has sent was damaged */
     RELAY_LIAR,   /* worker: two others, or it itself, have computed its slice otherwise; it is lost here already */
     RELAY_UNDECIDED, /* worker, other: owner and auditor differ, and no third result can decide: as RELAY_TORN */
-    RELAY_FOLD,      /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. Where
-                     parts are summed, each visit of a tied unit has a sum of its own */
+    RELAY_FOLD,      /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds. With several
+                     parts, each visit of a tied unit has a sum of its own */
     RELAY_UPDATE,    /* unit: job */
     RELAY_FREE,      /* worker, slot, name: may be written again */
     RELAY_GRANT,   /* worker, name: the reserved slot is for names up to that one; without row groups, all below it are
@@ -178,7 +178,7 @@ bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part,
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */
 bool relay_has_loss(const struct relay *relay, uint32_t part);
 /* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is given no part, and its contributions count:
- * without replay or fence only those of parts that need no more, as a part that was begun could not be redone; and of
+ * if units may be updated without them and there is no replay, only those of parts that need no more, as a part that was begun could not be redone; and of
  * these, if others are to be redone, only those that were begun. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);
 /* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone; or a part

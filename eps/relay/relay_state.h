@@ -235,12 +235,17 @@ static inline uint32_t relay_name_of(const struct relay *r, const struct relay_t
     return v->first_name + tag->name.part * (r->config.groups ? r->n_names_of_part : v->n_slices) + tag->name.slice;
 }
 
-/* Which of its unit's sums a contribution goes to. Where parts are summed, each visit of a tied unit has one of its own, so that
+/* Units are updated once the whole step is folded; until then version t of each stands. */
+static inline bool relay_updates_last(const struct relay *r)
+{
+    return r->config.fenced || r->config.folded;
+}
+
+/* Which of its unit's sums a contribution goes to. With several parts, each visit of a tied unit has one of its own, so that
  * it does not matter whether all parts come to one visit before one comes to the other, as they do without row groups. */
 static inline uint32_t relay_sum_of(const struct relay *r, const struct relay_tag *tag)
 {
-    const bool apart = (r->config.fenced || r->config.adamw) && r->config.n_parts > 1;
-    return apart ? r->visits[tag->name.visit].rank : 0;
+    return r->config.n_parts > 1 ? r->visits[tag->name.visit].rank : 0;
 }
 
 /* True if some of the part's names are neither folded nor with the optimizer thread. */
@@ -253,7 +258,7 @@ static inline bool relay_is_unfinished(const struct relay *r, uint32_t part)
  * part. */
 static inline bool relay_can_redo(const struct relay *r, uint32_t part)
 {
-    return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
+    return r->config.replay || relay_updates_last(r) || !r->parts[part].n_sure;
 }
 
 /* True if the optimizer thread has a contribution of this name of the open step, in any attempt. */

@@ -209,7 +209,7 @@ static void fold(struct relay *r, const struct relay_standing *x)
 
 void relay_fold_all(struct relay *r)
 {
-    if (r->has_tail || (r->n_losses < r->config.n_parts && !r->config.fenced))
+    if (r->has_tail || (r->n_losses < r->config.n_parts && !relay_updates_last(r)))
         return;
     hand_out_accumulators(r);
     for (size_t i = 0; i < r->n_standing; i++) {

@@ -82,7 +82,7 @@ void faults_on_damaged(struct steps *steps, const struct updater_task *work)
 void faults_end_torn(struct steps *steps, uint64_t step)
 {
     if (steps->fault.worker)
-        faults_end(steps, step);
+        faults_end(steps, step, true);
     else if (steps->n_damaged > 0)
         damage_end_with(steps->job, &steps->damage);
     else
@@ -90,11 +90,16 @@ void faults_end_torn(struct steps *steps, uint64_t step)
                 "step %" PRIu64 " was begun and could not be finished; the weights in memory are void", step + 1);
 }
 
-void faults_end(struct steps *steps, uint64_t step)
+void faults_end(struct steps *steps, uint64_t step, bool torn)
 {
     const char *device = steps->fault.device;
+    const bool folded = torn && steps->job->facts.folded;
 
-    damage_end_otherwise(steps->job, -EDOM,
-                         "the gradient of step %" PRIu64 " is not finite, as worker %u%s%s%s has it: try a lower --lr",
-                         step + 1, steps->fault.worker, *device ? " (" : "", device, *device ? ")" : "");
+    damage_end_otherwise(steps->job, folded ? -EIO : -EDOM,
+                         "the gradient of step %" PRIu64 " is not finite, as worker %u%s%s%s has it: %s", step + 1,
+                         steps->fault.worker, *device ? " (" : "", device, *device ? ")" : "",
+                         folded ? "some of it is in the moments already, so the model in memory is void; go on "
+                                  "from the last checkpoint, as --restarts does, try a lower --lr, or --commit fenced, "
+                                  "which skips such a step"
+                                : "try a lower --lr");
 }

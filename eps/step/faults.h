@@ -3,7 +3,8 @@
  * A gradient that is not finite is mostly the run's: its learning rate is too high. Eager: so the part is computed once
  * more, from the same weights: by another worker, if one has memory for it; else by the same one. If it is finite then,
  * the first worker was at fault, and loses its session. If it is not, the run ends, and nobody loses a session. Fenced:
- * the step is skipped at once.
+ * the step is skipped at once. Folded: as eager, and so is a loss that is not finite once other parts are in the moments;
+ * as these are void in the end, the run ends as one that lost a process, which --restarts follows.
  *
  * Or nobody is, as host memory has changed (--check-memory). Then the part is computed once more, too. */
 #ifndef EPS_STEP_FAULTS_H
@@ -25,7 +26,7 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why);
 void faults_on_damaged(struct steps *steps, const struct updater_task *work);
 /* Ends the job, as its step was begun and cannot be finished. */
 void faults_end_torn(struct steps *steps, uint64_t step);
-/* Ends the job with the sentence for a gradient that is not finite. */
-void faults_end(struct steps *steps, uint64_t step);
+/* Ends the job with the sentence for a gradient that is not finite. torn: others are in the moments already. */
+void faults_end(struct steps *steps, uint64_t step, bool torn);
 
 #endif

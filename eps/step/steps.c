@@ -215,7 +215,7 @@ static void on_skipped(struct steps *steps, uint64_t step)
 {
     faults_acquit(steps);
     if (steps->fault.worker && !steps->job->facts.fenced) {
-        faults_end(steps, step);
+        faults_end(steps, step, false);
         return;
     }
     if (!job_is_fenced(steps->job)) {

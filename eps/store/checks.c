@@ -114,8 +114,9 @@ struct block_sum *checks_of_sum(const struct store *store, uint32_t unit, uint32
     const uint64_t block = block_at(store, piece, at);
     if (store->options.fenced)
         return sums_at(store, lower ? PLAN_CHECKED_TIED : PLAN_CHECKED_HELD, block);
-    return store_is_tied(store->model, unit) && !lower ? sums_at(store, PLAN_CHECKED_TIED, block)
-                                                       : accumulator_sums(store, unit, block);
+    if (!store_is_tied(store->model, unit) || (lower && store->n_accumulators > 0))
+        return accumulator_sums(store, unit, block);
+    return sums_at(store, PLAN_CHECKED_TIED, block + (lower ? store->checks.plan.n_tied : 0));
 }
 
 /* Element `at` of an own unit in one of the arrays that passes keep from step to step. */

@@ -270,6 +270,7 @@ static int touch(const struct store *store, struct error *err)
     const struct model *model = store->model;
     const enum number_type precision = store->options.precision;
     const size_t size = number_bytes(precision);
+    const uint64_t lower = store_lower_at(store);
     struct run run;
 
     for (uint32_t u = 0; u < model->n_units; u++)
@@ -288,9 +289,9 @@ static int touch(const struct store *store, struct error *err)
                 zero(store, store->held16, sizeof *store->held16, at, run.n);
                 if (store->sums && store->sums[u])
                     zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
-                if (store->options.fenced && store_is_tied(model, u)) {
-                    zero(store, store->tied, sizeof *store->tied, at, run.n);
-                    zero(store, store->tied16, sizeof *store->tied16, at, run.n);
+                if (lower != UINT64_MAX && store_is_tied(model, u)) {
+                    zero(store, store->tied, sizeof *store->tied, lower + at, run.n);
+                    zero(store, store->tied16, sizeof *store->tied16, lower + at, run.n);
                 }
             }
     for (uint32_t u = 0; u < model->n_units; u++)
@@ -342,8 +343,10 @@ int store_init(struct store *store, const struct model *model, const struct stor
     struct memory memory;
     int rc;
 
-    assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
-    assert(!options->replay || (options->train && !options->fenced));
+    assert(options->train || (!options->fenced && !options->folded));
+    assert(!options->fenced || !options->folded);
+    assert(options->n_accumulators == 0 || (!options->fenced && !options->folded));
+    assert(!options->replay || (options->train && !options->fenced && !options->folded));
     assert(options->sums == NUMBER_FP32 || (options->sums == NUMBER_BF16 && options->fenced));
     assert(!options->no_master || (options->precision != NUMBER_FP32 && options->train));
     assert(!options->sgd || (options->clip_update == 0 && (!options->nesterov || options->momentum > 0)));

@@ -12,8 +12,9 @@
  *   LEDGER_SUM            4, or 2 in bf16     training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4, or 2 in bf16     training: own tied units alone, each as model_rounded. Fenced, in several
- *                                             parts, as LEDGER_SUM; not fenced 4, but not by SGD with plain momentum
- *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
+ *                                             parts, as LEDGER_SUM; not fenced 4, but none by SGD with plain momentum in
+ *                                             one part, and 8 in several parts without accumulators
+ *   LEDGER_ACCUMULATORS   4                   training, eager: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_CHECKSUMS      training, if memory is checked: eps/store/checks.h
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
@@ -85,12 +86,13 @@ struct store_options {
     bool no_master;                      /* as in struct plan_goal */
     bool checks_memory;                  /* as in struct plan_goal */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
+    bool folded;                         /* units are updated when it ends: never STORE_FOLD_DIRECT */
     enum number_type sums;               /* type of held contributions: fp32 or bf16 */
-    bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
-    bool require_pinned;                 /* fail if the memory cannot be locked */
+    bool replay;             /* in training, neither fenced nor folded: relayed weights alternate between two buffers */
+    bool require_pinned;     /* fail if the memory cannot be locked */
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;           /* MEMORY_... that the log has reported already */
-    uint32_t n_accumulators; /* 0 unless several parts are summed (plan_sums_parts), not fenced */
+    uint32_t n_accumulators; /* 0 unless several parts are summed (plan_sums_parts), eager */
     uint64_t seed;           /* for rounding 16-bit moments, and for tensors that store_load draws */
     const char *thawed;    /* patterns of tensors whose moments store_load_moments may lack: they begin now. Borrowed */
     bool draws_head;       /* files may lack a classifier's head: weights_open_base */
@@ -98,7 +100,7 @@ struct store_options {
     double clip_update;    /* d of store_update; 0: updates are not clipped, as SGD's never are (asserted) */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
-    uint32_t n_parts;          /* of the goal; 0: one, fenced */
+    uint32_t n_parts;          /* of the goal; 0: one */
     uint32_t n_entries, batch, seq; /* of the goal, if the model remembers norms */
 };
 
@@ -117,8 +119,8 @@ struct store {
     float *held;         /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
     uint16_t *held16;    /* the same in bf16 */
     float **sums;        /* (n_units) NULL, or where the unit's contributions are summed in this step, in fp32 */
-    /* Sums of the own tied units, one block, each rounded up as in the segment. If their visits are summed apart: eager of the
-     * upper visits, as the lower ones take accumulators; fenced of the lower ones, in the type of the held sums. */
+    /* Sums of the own tied units, one block, each rounded up as in the segment (plan_tied_sums). Fenced: of the lower visits, in
+     * the type of the held sums. Else: of the upper visits, or of both; then the lower ones', unless they take accumulators. */
     float *tied;
     uint16_t *tied16;
     float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
@@ -192,11 +194,22 @@ static inline struct plan_goal store_goal(const struct store_options *o)
                               .no_master = o->no_master,
                               .checks_memory = o->checks_memory,
                               .fenced = o->fenced,
+                              .folded = o->folded,
+                              .adamw = o->n_accumulators > 0,
                               .sums = o->sums,
                               .n_parts = o->n_parts,
                               .entries = o->n_entries,
                               .batch = o->batch,
                               .seq = o->seq};
+}
+
+/* The element of `tied` at which the sums of lower visits begin; UINT64_MAX: it has none. */
+static inline uint64_t store_lower_at(const struct store *store)
+{
+    const struct plan_goal goal = store_goal(&store->options);
+    const uint32_t n_upper = store->options.fenced ? 0 : 1;
+
+    return plan_tied_sums(&goal) > n_upper ? n_upper * store->own.tied_n : UINT64_MAX;
 }
 
 static inline unsigned store_moments(const struct store *store)
@@ -256,13 +269,14 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.
  *
  * How the contributions to a unit become its update; the same for a whole step:
- *   DIRECT    one part, untied: one pass folds and updates; store_update then only counts
+ *   DIRECT    one part, untied, eager: one pass folds and updates; store_update then only counts
  *   MOMENTS   AdamA, and SGD with plain momentum: each contribution is folded into the moments; store_update updates the
  *             weights
- *   SUM       Adam's tied units, and several parts of AdamW, or of SGD with Nesterov's momentum or none: they are summed;
- *             store_update folds the sum and updates the weights. An untied unit takes an accumulator at its first fold and
- *             returns it in store_update. The relay guarantees that one is free (assert). Several parts of a tied unit: each
- *             of its visits has a sum, of which the lower one takes an accumulator; store_update adds the two
+ *   SUM       Adam's tied units, all tied ones of several parts, and several parts of AdamW, or of SGD with Nesterov's
+ *             momentum or none: they are summed; store_update folds the sum and updates the weights. Where there are
+ *             accumulators, an untied unit takes one at its first fold and returns it in store_update. The relay guarantees
+ *             that one is free (assert). Several parts of a tied unit: each of its visits has a sum, of which the lower one
+ *             takes an accumulator, too; store_update adds the two
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, unless that is MOMENTS

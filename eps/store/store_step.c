@@ -60,15 +60,15 @@ static uint64_t own_at(const struct store *store, uint32_t unit, uint64_t at)
 /* True if the visit has the lower of a tied unit's two sums (plan_sums_visits). */
 static bool is_lower(const struct store *store, uint32_t unit, uint32_t visit)
 {
-    const bool apart = store->options.fenced ? store->options.n_parts > 1 : store->n_accumulators > 0;
-
-    return apart && store_is_tied(store->model, unit) && visit < model_table_visits(store->model);
+    return store->options.n_parts > 1 && store_is_tied(store->model, unit) && visit < model_table_visits(store->model);
 }
 
-/* Element `at` of a unit's lower sum, in fp32. */
+/* Element `at` of a unit's lower sum, in fp32: in its accumulator, or in the last of the tied sums. */
 static float *lower_at(const struct store *store, uint32_t unit, uint64_t at)
 {
-    return store->options.fenced ? store->tied + own_at(store, unit, at) : find_accumulator(store, unit) + at;
+    if (store->n_accumulators > 0)
+        return find_accumulator(store, unit) + at;
+    return store->tied + store_lower_at(store) + own_at(store, unit, at);
 }
 
 /* Where a run's contributions are summed. */
@@ -152,7 +152,8 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         norms_fold(&store->norms, u, contribution, of.first, of.n);
         return has_its_sum(store, contribution, of.n) ? 0 : -EIO;
     }
-    if (how == STORE_FOLD_SUM && (lower || !store->sums[unit]) && !find_accumulator(store, unit))
+    if (how == STORE_FOLD_SUM && store->n_accumulators > 0 && (lower || !store->sums[unit]) &&
+        !find_accumulator(store, unit))
         take_accumulator(store, unit);
     for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
@@ -339,5 +340,6 @@ enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32
         return STORE_FOLD_HOLD;
     if ((tied && store->tied) || (n_parts > 1 && sums_parts))
         return STORE_FOLD_SUM;
-    return n_parts > 1 || tied || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
+    return n_parts > 1 || tied || store->options.folded || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS
+                                                                                          : STORE_FOLD_DIRECT;
 }

@@ -27,6 +27,11 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
         }
     if (scope->resumed)
         return false;
+    if (goal->purpose == PLAN_TRAIN && goal->n_parts > asked->n_workers && !plan_sums_parts(goal) &&
+        !plan_updates_last(goal) && asked->n_own == 0 && n-- == 0) {
+        out->goal.folded = true;
+        return true;
+    }
     for (uint32_t parts = goal->n_parts / 2; parts; parts /= 2)
         if (goal->batch % parts == 0 && n-- == 0) {
             out->goal.n_parts = parts;
@@ -71,6 +76,8 @@ static void name_advice(char text[ADVICE_TEXT], const struct plan_fit_asked *oth
 
     if (goal->base != asked->goal.base)
         snprintf(text, ADVICE_TEXT, "--base %s", form_name(goal->base));
+    else if (goal->folded != asked->goal.folded)
+        snprintf(text, ADVICE_TEXT, "--commit folded");
     else if (goal->n_parts != asked->goal.n_parts)
         snprintf(text, ADVICE_TEXT, "--parts %" PRIu32 " --batch %" PRIu32, goal->n_parts, goal->batch);
     else if (other->n_workers != asked->n_workers)

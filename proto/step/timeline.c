@@ -231,7 +231,7 @@ static uint64_t slices_of(const struct timeline *t, uint32_t unit)
     return (uint64_t)u->n_slices * u->n_visits * t->n_runs;
 }
 
-/* A unit is updated when all its slices are folded; with fenced commit, when all of the step's are. The next step
+/* A unit is updated when all its slices are folded; unless the commit is eager, when all of the step's are. The next step
  * contributes nothing before that. */
 static void on_optimized(void *context, const struct plan_task *task)
 {
@@ -246,13 +246,13 @@ static void on_optimized(void *context, const struct plan_task *task)
     send_mail(t, &t->freed);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->freed));
     if (--t->not_folded == 0) {
-        for (uint32_t u = 0; t->s->host->goal.fenced && u < model->n_units; u++)
+        for (uint32_t u = 0; plan_updates_last(&t->s->host->goal) && u < model->n_units; u++)
             if (model->units[u].n_trained > 0)
                 update(t, u);
         t->not_folded = t->n_slices;
     }
     if (--unit->left == 0) {
-        if (!t->s->host->goal.fenced)
+        if (!plan_updates_last(&t->s->host->goal))
             update(t, task->unit);
         unit->left = slices_of(t, task->unit);
     }

@@ -80,7 +80,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 57,
+    MESSAGE_VERSION = 58,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 10 << 10, /* a share of all parts, in an order of as many blocks as a model may have */
     MESSAGE_MAX_PARTS = 64,
@@ -389,7 +389,7 @@ struct message {
             struct preference_rewards rewards; /* of all pairs; else zeros */
             uint64_t device_peak;              /* bytes, of the worker with the most */
             uint64_t host_bytes;
-            double grad_norm;    /* norm of the whole gradient, before clipping; NAN if unknown: eager, skipped */
+            double grad_norm;    /* norm of the whole gradient, before clipping; NAN if unknown: not fenced, skipped */
             bool skipped;        /* not finite, so nothing was updated (fenced commit) */
             double loss_scale;   /* of the step; 0: gradients are not scaled */
             double optimizer_ms; /* that the optimizer's thread worked since the step before was done; in COVERED 0 */
@@ -469,10 +469,10 @@ struct message {
             uint64_t n_audits,
                 n_redone; /* of this job: steps audited to the end; results asked for again, as two differed */
             enum number_type precision; /* the job's */
-            bool fenced;
-            char model[64];    /* "gpt2 6x384" */
-            char out[192];     /* output directory; empty without one */
-            char trouble[256]; /* why the last save failed, or the present one does not go on; or empty */
+            bool fenced, folded;        /* its commit */
+            char model[64];             /* "gpt2 6x384" */
+            char out[192];              /* output directory; empty without one */
+            char trouble[256];          /* why the last save failed, or the present one does not go on; or empty */
         } status_reply;
         struct {
             uint32_t worker; /* its session's id; 0, from a worker: itself */

@@ -5,6 +5,15 @@ enum number_type message_number_field(struct wire *w, enum number_type value)
     return wire_choice(w, value, NUMBER_FP32, NUMBER_FP16);
 }
 
+void message_commit_field(struct wire *w, bool *fenced, bool *folded)
+{
+    enum { EAGER, FENCED, FOLDED };
+    const unsigned commit = wire_choice(w, *fenced ? FENCED : *folded ? FOLDED : EAGER, EAGER, FOLDED);
+
+    *fenced = commit == FENCED;
+    *folded = commit == FOLDED;
+}
+
 void message_name_fields(struct wire *w, struct contribution_name *name)
 {
     wire_u64(w, &name->step);
@@ -42,7 +51,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     goal->base = wire_choice(w, goal->base, FORM_VALUES, FORM_NF4);
     goal->moments = message_number_field(w, goal->moments);
     goal->grad = message_number_field(w, goal->grad);
-    wire_flag(w, &goal->fenced);
+    message_commit_field(w, &goal->fenced, &goal->folded);
     wire_flag(w, &goal->adamw);
     wire_flag(w, &goal->packs);
     wire_u32(w, &goal->batch);

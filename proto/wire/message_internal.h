@@ -7,6 +7,8 @@
 
 /* message_fields.c: structs that several messages have, field by field. */
 enum number_type message_number_field(struct wire *w, enum number_type value);
+/* The commit in one byte: eager, fenced or folded. */
+void message_commit_field(struct wire *w, bool *fenced, bool *folded);
 void message_name_fields(struct wire *w, struct contribution_name *name);
 /* Blocks, as many words as are needed. Reading adds to a set that is empty. */
 void message_drop_fields(struct wire *w, struct model_drop *drop);

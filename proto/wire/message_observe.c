@@ -40,7 +40,7 @@ void message_status_reply_body(struct wire *w, struct message *m)
     wire_u64(w, &m->status_reply.n_audits);
     wire_u64(w, &m->status_reply.n_redone);
     m->status_reply.precision = message_number_field(w, m->status_reply.precision);
-    wire_flag(w, &m->status_reply.fenced);
+    message_commit_field(w, &m->status_reply.fenced, &m->status_reply.folded);
     wire_text(w, m->status_reply.model, sizeof m->status_reply.model);
     wire_text(w, m->status_reply.out, sizeof m->status_reply.out);
     wire_text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);

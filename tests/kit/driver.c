@@ -175,6 +175,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                          .checks_memory = options->checks_memory,
                          .sums = options->bf16_sums ? NUMBER_BF16 : NUMBER_FP32,
                          .fenced = options->fenced || options->clip_norm > 0,
+                         .folded = options->folded,
                          .adamw = options->adamw,
                          .sgd = options->sgd,
                          .nesterov = options->nesterov,

@@ -14,7 +14,7 @@ enum { DRIVER_PADDING = 5 }; /* tokens of a step that the driver calls padding *
 
 struct driver_options {
     bool adamw, only_looks;          /* only_looks: a job that does not train */
-    bool fenced, fp16;               /* fp16: of weights, not of gradients on their way */
+    bool fenced, folded, fp16;       /* fp16: of weights, not of gradients on their way */
     bool bf16, no_master, bf16_sums; /* as in struct plan_goal; whether the daemon takes them or not */
     bool checks_memory;              /* as there */
     double clip_norm, clip_update;

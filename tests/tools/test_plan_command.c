@@ -146,7 +146,7 @@ TEST(why_there_is_no_replay_is_said)
     expect(print("eps plan --model tiny.json --batch 8 --device-mem 64MiB --host-mem %" PRIu64, host - 1), 0,
            "            replay off: no room in --host-mem\n");
     expect("eps plan --model tiny.json --batch 8 --device-mem 64MiB --commit fenced", 0,
-           "            replay off: a fenced commit needs none\n");
+           "            replay off: weights stand until the step is folded\n");
     json_decref(roomy);
 }
 

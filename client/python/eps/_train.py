@@ -27,7 +27,7 @@ class Step:
     step_ms: Optional[float]
     eval_loss: Optional[float]  #: held-out loss, where this step evaluated
     eval_before: Optional[float]  #: of the first step: the held-out loss before it
-    grad_norm: Optional[float]  #: of the whole gradient before clipping; None with eager commit
+    grad_norm: Optional[float]  #: of the whole gradient before clipping; None unless the commit is fenced
     skipped: bool  #: a contribution was not finite, so nothing was updated
     device_peak_bytes: int
     host_bytes: int

@@ -65,6 +65,11 @@ static int check_numbers(const struct model *model, const struct plan_setting *s
                          "weights in fp32 are their own master: choose --precision bf16 for --master none");
     if (goal->sums == NUMBER_FP16 || (goal->sums != NUMBER_FP32 && !goal->fenced))
         return error_set(err, -EINVAL, "sums are of a fenced commit alone, in fp32 or bf16: choose --commit fenced");
+    if (goal->folded && (goal->fenced || !trains || plan_sums_parts(goal)))
+        return error_set(
+            err, -EINVAL,
+            "a folded commit is of AdamA, or of SGD with plain momentum, and nothing else: choose --commit "
+            "eager or fenced");
     if (narrow && trains && !goal->fenced)
         return error_set(err, -EINVAL, "gradients in fp16 may overflow: choose --commit fenced");
     if (narrow && (goal->sampling.share > 0 || goal->sampling.queries > 0))
@@ -157,7 +162,7 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
 
 bool plan_may_group(const struct plan_setting *s)
 {
-    return s->goal.purpose == PLAN_TRAIN && s->goal.fenced;
+    return s->goal.purpose == PLAN_TRAIN && plan_updates_last(&s->goal);
 }
 
 /* Checks the keeping of one class; the sentence does not name the class. */
@@ -208,7 +213,7 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "%u weight buffers: choose 1 to %d", c->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
     if (c->group_parts > s->share_rows / s->part_rows || (c->group_parts > 0 && !plan_may_group(s)))
-        return error_set(err, -EINVAL, "row groups of %u parts: a share has %u, and commits must be fenced",
+        return error_set(err, -EINVAL, "row groups of %u parts: a share has %u, and commits must be fenced or folded",
                          c->group_parts, s->share_rows / s->part_rows);
     if (c->n_sums > PLAN_MAX_SUMS)
         return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);

@@ -51,7 +51,7 @@ void plan_checksums(struct plan_checksums *out, const struct model *model, const
     out->n[PLAN_CHECKED_FIRST] = plan_moments(goal) > 0 ? out->n_blocks : 0;
     out->n[PLAN_CHECKED_SECOND] = plan_moments(goal) > 1 ? out->n_blocks : 0;
     out->n[PLAN_CHECKED_HELD] = goal->fenced ? out->n_blocks : 0;
-    out->n[PLAN_CHECKED_TIED] = plan_tied_bytes(own, goal) > 0 ? out->n_tied : 0;
+    out->n[PLAN_CHECKED_TIED] = plan_tied_sums(goal) * out->n_tied;
     out->n[PLAN_CHECKED_ACCUMULATORS] = n_accumulators * out->n_most;
     out->n[PLAN_CHECKED_FIXED] = out->n_fixed;
     out->bytes = (1 + (uint64_t)model->n_pieces) * sizeof(uint64_t);

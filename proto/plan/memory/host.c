@@ -30,7 +30,7 @@ static uint32_t count_accumulators(const struct plan_host_setting *s)
 {
     const bool several = s->goal.n_parts > 1 || s->n_own > 0;
 
-    return plan_sums_parts(&s->goal) && several && !s->goal.fenced ? ACCUMULATORS : 0;
+    return plan_sums_parts(&s->goal) && several && !plan_updates_last(&s->goal) ? ACCUMULATORS : 0;
 }
 
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
@@ -43,9 +43,7 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
 
 uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal)
 {
-    if (goal->fenced)
-        return plan_sums_visits(goal) ? own->tied_n * number_bytes(goal->sums) : 0;
-    return plan_sums_tied(goal) ? own->tied_n * sizeof(float) : 0;
+    return plan_tied_sums(goal) * own->tied_n * (goal->fenced ? number_bytes(goal->sums) : sizeof(float));
 }
 
 /* Moments, and sums: with fenced commit one sum per unit, which also serves parts. */

@@ -10,6 +10,7 @@
  *   16 bits, no master      - 2
  *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions; the same once more for a tied table, in
  *                           several parts
+ *   eager or folded         + 4 of tied tables; AdamA's, and those of SGD with plain momentum, + 8 in several parts
  *   replay                  + 4 or 2 for a second buffer of trained weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights
@@ -35,14 +36,14 @@ enum { PLAN_HOST_MAX_SLOTS = 1 << 14 };
 enum { PLAN_HOST_SAVES = 16 };
 
 /* With replay, relayed weights alternate between two buffers by update. So version t of a unit stands until step t is
- * folded, and the parts of a lost worker can be redone from it. A fenced commit needs none. */
+ * folded, and the parts of a lost worker can be redone from it. Where units are updated last, it stands anyway. */
 enum plan_replay { PLAN_REPLAY_NONE, PLAN_REPLAY_ON, PLAN_REPLAY_NO_ROOM, PLAN_REPLAY_OVER_CAP };
 
 struct plan_host_setting {
     struct plan_goal goal;
     uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
     bool beside;               /* some of them compute while the optimizer works */
-    bool replay;               /* only in training, not fenced */
+    bool replay;               /* only in training, and unless plan_updates_last */
     uint64_t host_stash_bytes; /* stashes of all workers that are on the host */
     uint64_t config_bytes;     /* size of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* size of the text that every checkpoint repeats; 0: none, or unknown */
@@ -66,8 +67,7 @@ struct plan_host {
     enum plan_replay replay; /* from plan_host: NONE, or ON if the setting says so */
 };
 
-/* Bytes for sums of own tied units, beside `sum` and accumulators: eager of all their visits, or of the upper ones; fenced of
- * the lower ones. */
+/* Bytes of plan_tied_sums. */
 uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal);
 
 /* Bytes of all accumulators of a job: 0 unless several parts are summed. */

@@ -75,12 +75,14 @@ enum { PLAN_ROW_ROUND = 8 };
 /* A job's purpose, formats and sizes, common to all its workers. */
 struct plan_goal {
     enum plan_purpose purpose;
-    enum number_type precision;   /* type of weights on the device, activations, stash */
-    enum form base;               /* form of frozen weights: model_base_of */
-    enum number_type moments;     /* type of m and v in host memory; bf16: v in 8 + 8 bits */
-    enum number_type grad;        /* type of contributions as they travel */
-    bool no_master;               /* updates round 16-bit weights stochastically, and nothing completes these */
-    bool fenced;                  /* commit: updates once all of a step is folded; else eager */
+    enum number_type precision; /* type of weights on the device, activations, stash */
+    enum form base;             /* form of frozen weights: model_base_of */
+    enum number_type moments;   /* type of m and v in host memory; bf16: v in 8 + 8 bits */
+    enum number_type grad;      /* type of contributions as they travel */
+    bool no_master;             /* updates round 16-bit weights stochastically, and nothing completes these */
+    /* The commit, not both; neither: eager, each unit is updated once its contributions are folded. */
+    bool fenced;                  /* all units are updated once the step is known good; until then it is held as sums */
+    bool folded;                  /* all are updated once the step is folded, which goes into the moments as it comes */
     enum number_type sums;        /* type in which a fenced commit sums contributions: fp32 or bf16 */
     bool adamw;                   /* several parts are summed before they are squared; of SGD it says nothing */
     bool sgd;                     /* SGD in the place of Adam (eps/store/optimizer.h) */
@@ -122,17 +124,35 @@ static inline bool plan_sums_parts(const struct plan_goal *goal)
     return goal->sgd ? goal->nesterov || goal->momentum == 0 : goal->adamw;
 }
 
-/* True if the visits of a tied unit are. */
-static inline bool plan_sums_tied(const struct plan_goal *goal)
+/* True if no unit is updated before all of the step is folded. So version t of each stands until then, no replay is needed, and
+ * row groups are possible: parts that pass the model one after another. */
+static inline bool plan_updates_last(const struct plan_goal *goal)
 {
-    return !goal->sgd || plan_sums_parts(goal);
+    return goal->fenced || goal->folded;
 }
 
-/* True if each of its visits has a sum of its own, and the update adds the two. So no bit depends on whether all parts come to
- * one visit before one comes to the other, as they do without row groups. */
+/* True if each visit of a tied unit has a sum of its own, and the update adds the two. So no bit depends on whether all parts
+ * come to one visit before one comes to the other, as they do without row groups. */
 static inline bool plan_sums_visits(const struct plan_goal *goal)
 {
-    return (goal->fenced || plan_sums_parts(goal)) && goal->n_parts > 1;
+    return goal->n_parts > 1;
+}
+
+/* True if the visits of a tied unit are summed before the optimizer sees them. */
+static inline bool plan_sums_tied(const struct plan_goal *goal)
+{
+    return !goal->sgd || plan_sums_parts(goal) || plan_sums_visits(goal);
+}
+
+/* Sums of each tied unit beside the held one and accumulators. Fenced, with several parts: that of its lower visit. Else: one of
+ * all visits; with several parts two, of which the lower visit's is an accumulator where there are some. */
+static inline uint32_t plan_tied_sums(const struct plan_goal *goal)
+{
+    if (goal->fenced)
+        return plan_sums_visits(goal) ? 1 : 0;
+    if (!plan_sums_tied(goal))
+        return 0;
+    return plan_sums_visits(goal) && !plan_sums_parts(goal) ? 2 : 1;
 }
 
 /* True if a step may leave out blocks. */
@@ -184,7 +204,7 @@ struct plan_choice {
     /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
     uint32_t microbatch;
     /* Parts of the share that pass the model together, a row group; 0: all. If fewer, groups pass one after another, and pull
-     * the weights once each: so commits are fenced. No bit depends on it. */
+     * the weights once each: so units are updated last. No bit depends on it. */
     uint32_t group_parts;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
     /* Layers at which segments begin (proto/plan/memory/segments.h), ascending; none:
@@ -294,7 +314,7 @@ int plan_check_packs(const struct model *model, struct error *err);
  * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
-/* True if row groups are possible. */
+/* True if row groups are possible: plan_updates_last. */
 bool plan_may_group(const struct plan_setting *setting);
 
 /* -EINVAL with a sentence that names the microbatch: its rows would divide a pair of texts, or a ghost batch

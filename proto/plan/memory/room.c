@@ -29,7 +29,7 @@ void plan_host_add_replay(struct plan_host *host, struct plan_host_setting *s, c
     struct plan_host_setting with = *s;
     struct plan_host other;
 
-    if (s->goal.purpose != PLAN_TRAIN || s->goal.fenced)
+    if (s->goal.purpose != PLAN_TRAIN || plan_updates_last(&s->goal))
         return;
     with.replay = true;
     plan_host(&other, model, &with);
@@ -43,7 +43,7 @@ const char *plan_replay_text(enum plan_replay replay)
 {
     switch (replay) {
     case PLAN_REPLAY_NONE:
-        return "replay off: a fenced commit needs none";
+        return "replay off: weights stand until the step is folded";
     case PLAN_REPLAY_ON:
         return "replay on";
     case PLAN_REPLAY_NO_ROOM:

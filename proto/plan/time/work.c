@@ -590,7 +590,7 @@ struct plan_work_update plan_work_update(const struct plan_host_setting *h, cons
 
     if ((tied && plan_sums_tied(&h->goal)) || h->goal.fenced || (plan_sums_parts(&h->goal) && h->goal.n_parts > 1))
         return (struct plan_work_update){grad + 2 * sums, whole + sums + joined};
-    if (h->goal.n_parts == 1 && !tied)
+    if (h->goal.n_parts == 1 && !tied && !h->goal.folded)
         return (struct plan_work_update){grad + whole, 0};
     return (struct plan_work_update){grad + 2 * moments, weights + moments};
 }

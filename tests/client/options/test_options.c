@@ -274,6 +274,9 @@ static const struct model_config config =
     X((o->clip_norm = 0.5, o->commit = EPS_FENCED), (void)0, !client_options_say_fenced(&said, o, &out, 1000))         \
     X((o->clip_norm = 0.5, o->commit = EPS_FENCED, o->optimizer = EPS_ADAMW, o->parts = 2), (void)0, true)             \
     X((o->clip_update = 1, o->parts = 2), (void)0, out.commit == EPS_EAGER)                                            \
+    X((o->commit = EPS_FOLDED, o->parts = 4, o->optimizer = EPS_ADAMA), (void)0, out.commit == EPS_FOLDED)             \
+    X((o->commit = EPS_FOLDED, o->parts = 4, o->optimizer = EPS_SGD, o->momentum = 0.9), (void)0,                      \
+      out.commit == EPS_FOLDED)                                                                                        \
     /* As README.md and eps(1) say. */                                                                                 \
     X((void)0, (void)0, out.save_minutes == 10)                                                                        \
     /* The recipe of a preset is said, without what is given. */                                                       \
@@ -372,6 +375,16 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
       "--optimizer adamw")                                                                                             \
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
+    X((o->commit = EPS_FOLDED, o->parts = 4), -EDOM, "--commit folded", "--optimizer adama, or --commit fenced")       \
+    X((o->commit = EPS_FOLDED, o->optimizer = EPS_SGD, o->momentum = 0), -EDOM, "--optimizer sgd without --momentum",  \
+      "--momentum alone")                                                                                              \
+    X((o->commit = EPS_FOLDED, o->optimizer = EPS_SGD, o->momentum = 0.9, o->nesterov = true), -EDOM,                  \
+      "sgd with --nesterov", "--momentum alone")                                                                       \
+    X((o->commit = EPS_FOLDED, o->clip_norm = 1), -EDOM, "--clip-norm 1 does not go with --commit folded",             \
+      "--commit fenced")                                                                                               \
+    X((o->commit = EPS_FOLDED, o->precision = EPS_FP16), -EDOM, "--precision fp16 does not go with --commit folded",   \
+      "fenced, or bf16")                                                                                               \
+    X((o->commit = EPS_FOLDED, o->sums = EPS_BF16), -EDOM, "--sums bf16", "--commit fenced")                           \
     X((o->optimizer = EPS_SGD, o->beta1 = 0.9, o->beta2 = 0.99), -EDOM, "--betas", "--momentum")                       \
     X((o->optimizer = EPS_SGD, o->epsilon = 1e-8), -EDOM, "--epsilon", "--optimizer sgd")                              \
     X((o->optimizer = EPS_SGD, o->clip_update = 1), -EDOM, "--clip-update 1", "--clip-norm")                           \

@@ -36,8 +36,7 @@ class Record:
                      for p in range(self.setting.config.parts))
 
     def is_apart(self, u, t):
-        c = self.setting.config
-        return (c.commit == 'fenced' or c.optimizer == 'adamw') and c.parts > 1 and visits_in(self.setting, t).count(u) > 1
+        return self.setting.config.parts > 1 and visits_in(self.setting, t).count(u) > 1
 
     def accumulated(self):
         """Units that have an accumulator, if some have."""

@@ -18,12 +18,11 @@ class Chaos:
     """Looks into the relay for what would be possible next, and mostly does that."""
     def __init__(self, seed, narrow):
         self.rng = rng = random.Random(seed)
-        fenced = rng.random() < 0.3
+        commit = rng.choice(('eager', 'eager', 'fenced', 'folded'))
         parts = rng.randint(1, 3)
         self.config = relay.Config(parts, 1, rng.randint(1, 3), rng.randint(1, 2),
-                                   'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')),
-                                   'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6,
-                                   fenced and rng.random() < 0.6)
+                                   search.optimizer_for(commit, parts, rng), commit, rng.random() < 0.5,
+                                   rng.random() < 0.6, commit != 'eager' and rng.random() < 0.6)
         self.relay = relay.Relay(self.config)
         self.crowd = rng.choice((2, 2, 4))                # workers that are attached early
         self.narrow = narrow                              # workers have room for few parts

@@ -123,7 +123,7 @@ class CutNow(Relay):
 class TiedOnce(Relay):
     """forgets the second visit of a tied unit"""
     def is_ready(self, u):
-        if self.config.commit == 'fenced':
+        if self.config.commit != 'eager':
             return super().is_ready(u)
         top = max(v for v in range(len(self.visits)) if self.visits[v] == u)
         return all(n in self.folded for n in self.names if n[0] == top)
@@ -158,7 +158,13 @@ class NoLossFence(Relay):
 class AllLosses(Relay):
     """waits for all losses under fenced commit, too"""
     def is_foldable(self, name):
-        return all(self.loss) and super().is_foldable(name)
+        return (all(self.loss) or self.config.commit == 'folded') and super().is_foldable(name)
+
+
+class AllLossesFolded(Relay):
+    """waits for all losses under folded commit, too"""
+    def is_foldable(self, name):
+        return (all(self.loss) or self.config.commit == 'fenced') and super().is_foldable(name)
 
 
 class BlindRedo(Relay):
@@ -176,7 +182,48 @@ class AnyOrder(Relay):
 class EagerFence(Relay):
     """fenced, but updates each unit as it is covered"""
     def is_ready(self, u):
+        if self.config.commit == 'folded':
+            return super().is_ready(u)
         return all(n in self.folded for n in self.names if self.visits[n[0]] == u)
+
+
+class EarlyFolded(Relay):
+    """folded, but updates each unit as it is covered"""
+    def is_ready(self, u):
+        if self.config.commit == 'fenced':
+            return super().is_ready(u)
+        return all(n in self.folded for n in self.names if self.visits[n[0]] == u)
+
+
+class SkipsFolded(Relay):
+    """skips a folded step, though some of it is in the moments"""
+    def give_up(self):
+        kept = self.config
+        if kept.commit == 'folded':
+            self.config = kept._replace(commit='fenced')
+        super().give_up()
+        self.config = kept
+
+
+class GivesUp(Relay):
+    """folded, gives up at the first slice that is not finite"""
+    def on_folded(self, u, s, verdict):
+        if verdict != 'ok' and self.config.commit == 'folded':
+            self.faults[self.jobs[u, s][2][1][1]] += 1
+        super().on_folded(u, s, verdict)
+
+
+class GivesLossUp(Relay):
+    """folded, gives up at the first loss that is not finite"""
+    def is_begun(self):
+        return False
+
+
+class NoRedo(Relay):
+    """folded, redoes without replay only what is not begun"""
+    def can_redo(self, p):
+        return super().can_redo(p) and (self.config.replay or self.config.commit == 'fenced' or
+                                        not any(n[1] == p for n in list(self.folded) + self.flying()))
 
 
 class EarlyFree(Relay):
@@ -196,13 +243,13 @@ class KeepInbox(Relay):
 
 
 class OneSum(Relay):
-    """sums both visits of a tied unit in one place, though parts are summed"""
+    """sums both visits of a tied unit in one place, though there are several parts"""
     def is_apart(self, u):
         return False
 
 
 class TwoSums(Relay):
-    """sums the visits of a tied unit apart, though parts are not summed"""
+    """sums the visits of a tied unit apart, though there is one part"""
     def is_apart(self, u):
         return self.is_tied(u)
 

@@ -57,7 +57,9 @@ import sys
 from collections import namedtuple
 
 # slots: of one worker's inbox, apart from slot 0, the reserved one. accumulators: units, for adamw with parts.
-# groups: a worker takes its parts in ascending order, in row groups of parts that follow each other; fenced alone.
+# commit: eager, a unit is updated once its contributions are folded; fenced, all are, once all of the step are, which are
+#   held as sums until then; folded, likewise, but contributions go into the moments at once: of adama alone.
+# groups: a worker takes its parts in ascending order, in row groups of parts that follow each other; not eager.
 Config = namedtuple('Config', 'parts slices slots accumulators optimizer commit deterministic replay groups',
                     defaults=(2, 1, 2, 1, 'adama', 'eager', False, True, False))
 RESERVED = 0
@@ -110,8 +112,8 @@ class Relay:
 
     def is_summed(self, u):
         """The unit's contributions are summed before they touch m and v; else each goes there directly.
-        Tied units always are: both visits belong to one gradient. They and fenced sums have buffers of their own, but for
-        the lower visit of one whose visits are summed apart: that one takes an accumulator."""
+        Tied units always are: both visits belong to one gradient. They and fenced sums have buffers of their own, but
+        where accumulators serve: there the lower visit of a tied unit takes one."""
         c = self.config
         return c.commit == 'fenced' or self.is_tied(u) or (c.optimizer == 'adamw' and c.parts > 1)
 
@@ -119,17 +121,16 @@ class Relay:
         return self.visits.count(u) > 1
 
     def is_apart(self, u):
-        """Parts are summed, and so each visit of the unit has a sum of its own; the update adds the two. So a gradient does
-        not depend on whether all parts come to one visit before one comes to the other, as they do without row groups."""
-        c = self.config
-        return (c.commit == 'fenced' or c.optimizer == 'adamw') and c.parts > 1 and self.is_tied(u)
+        """Each visit of the unit has a sum of its own; the update adds the two. So a gradient does not depend on whether
+        all parts come to one visit before one comes to the other, as they do without row groups."""
+        return self.config.parts > 1 and self.is_tied(u)
 
     def accumulates(self, v):
         """The visit's contributions are summed in an accumulator."""
-        u = self.visits[v]
-        if self.config.commit == 'fenced' or not self.is_summed(u):
+        c, u = self.config, self.visits[v]
+        if c.commit != 'eager' or c.optimizer != 'adamw' or c.parts == 1:
             return False
-        return not self.is_tied(u) or self.is_apart(u) and v == self.visits.index(u)
+        return not self.is_tied(u) or v == self.visits.index(u)
 
     def is_one_sum(self, a, b):
         """These names are summed in the same place."""
@@ -156,7 +157,7 @@ class Relay:
         """The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order,
         and the first good one is known to be first."""
         u = self.visits[name[0]]
-        known = all(self.loss) or self.config.commit == 'fenced'
+        known = all(self.loss) or self.config.commit != 'eager'
         return (self.tail is None and known and self.version[u] == self.t and not self.is_held(u)
                 and name not in self.folded and (u, name[2]) not in self.jobs
                 and self.has_accumulator(name[0]) and self.is_next_part(name))
@@ -172,13 +173,17 @@ class Relay:
         return not any(self.is_one_sum(n, name) for n in self.folded)
 
     def is_ready(self, u):
-        """Every part has contributed all slices in all visits; fenced: the whole step is known good."""
+        """Every part has contributed all slices in all visits; not eager: of all units."""
         return all(n in self.folded for n in self.names
-                   if self.config.commit == 'fenced' or self.visits[n[0]] == u)
+                   if self.config.commit != 'eager' or self.visits[n[0]] == u)
+
+    def is_begun(self):
+        """Parts whose losses are not known yet can be skipped no more. Eager, no loss is missing by then."""
+        return self.config.commit == 'folded' and bool(self.folded or self.flying())
 
     def can_redo(self, p):
         """Version t of every unit stands: from replay, or because no unit can have been updated without p."""
-        if self.config.replay or self.config.commit == 'fenced':
+        if self.config.replay or self.config.commit != 'eager':
             return True
         return not any(n[1] == p for n in list(self.folded) + self.flying())
 
@@ -328,14 +333,15 @@ class Relay:
     def on_loss(self, w, t, p, attempt, verdict):
         """Eager, no slice is folded before every part's loss is known to be finite: so a step that will not end well
         mostly says so while it can still be skipped. Fenced, it can be skipped to its end: its parts may go forward one
-        after another, and each is folded once its own loss is known."""
+        after another, and each is folded once its own loss is known. So may they folded; there, as nothing can be skipped
+        once something was folded, a loss that is not finite then is a fault, as a slice is."""
         if t != self.t or self.covered or p >= len(self.owner) or not self.is_current(w, p, attempt):
             return self.refuse(w, 'stale')
         if self.tail is not None:
             return self.refuse(w, 'loss before all weights')
         if verdict == 'ok':
             self.loss[p] = True
-        elif self.loss[p]:                                # finite once: it is the worker that is wrong
+        elif self.loss[p] or self.is_begun():             # finite once: it is the worker that is wrong
             self.fault(w, p)
         else:
             self.give_up()
@@ -563,9 +569,9 @@ class Relay:
         self.place()
 
     def give_up(self):
-        """The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped:
-        every unit's fence advances, nothing else does."""
-        if self.config.commit == 'eager' and (self.folded or self.flying()):
+        """The step will not be finished. With something in the moments, or on its way there: the model is torn. Else it is
+        skipped: every unit's fence advances, nothing else does."""
+        if self.config.commit != 'fenced' and (self.folded or self.flying()):
             self.tear()
             return self.act('torn', self.t)
         for w in sorted(self.inbox):

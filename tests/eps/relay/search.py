@@ -84,7 +84,8 @@ def settings():
               S('fenced, 3 units', f, U3, faults=('kill', 'bad'), n_faults=1)]
     small += [S('adamw, 3 units, 1 accumulator, save', c._replace(optimizer='adamw'), U3, steps=1, saves=1),
               S('adamw, 3 parts, 1 accumulator, save', C(3, 1, 2, 1, 'adamw'), U2, steps=1, saves=1),
-              S('adamw, tied, 1 accumulator', C(2, 1, 2, 1, 'adamw'), tied, steps=1, faults=('kill',), n_faults=1)]
+              S('adamw, tied, 1 accumulator', C(2, 1, 2, 1, 'adamw'), tied, steps=1, faults=('kill',), n_faults=1),
+              S('adama, tied, 1 part', C(1, 1, 2, 1), tied, steps=1, faults=('kill',), n_faults=1)]
     turns = ((0, 1), (1, 0))
     quick += [S('orders, adamw det', C(2, 1, 1, 1, 'adamw', 'eager', True, True), turns, faults=every, n_faults=1),
               S('orders, adama det, save', C(2, 1, 1, 1, 'adama', 'eager', True, True), turns, faults=('kill',), n_faults=1,
@@ -112,6 +113,25 @@ def settings():
              S('row groups, det, tied, every fault', fd, tied, faults=every, n_faults=1, groups=1),
              S('row groups, det, gaps', fd._replace(parts=4), U2, workers=3, faults=('kill',), n_faults=2, steps=1,
                groups=2)]
+    # The same, folded into the moments at once.
+    m = C(2, 1, 1, 1, 'adama', 'folded', replay=False, groups=True)
+    md = m._replace(deterministic=True)
+    small += [S('folded, 1 worker', m, U2, workers=1, late=1, faults=('kill', 'bad', 'badloss'), n_faults=2, steps=1,
+                groups=1),
+              S('folded, 1 part', m._replace(parts=1), U2, workers=1, late=1, faults=every, n_faults=2)]
+    quick += [S('folded, 2 workers', m._replace(parts=3), U1, faults=('kill', 'badloss'), n_faults=1, steps=1, groups=1),
+              S('folded, det, tied', md, tied, faults=('kill', 'bad'), n_faults=1, steps=1, groups=1),
+              S('folded, save', m, U1, faults=('kill', 'bad', 'badloss'), n_faults=1, saves=1, groups=1),
+              S('folded, det, replay', md._replace(replay=True, groups=False), U2, faults=every, n_faults=1, steps=1)]
+    slow += [S('folded, every fault', m, U2, faults=every, n_faults=1, saves=1, groups=1),
+             S('folded, 2 faults', m, U2, faults=('kill', 'bad', 'badloss'), n_faults=2, steps=1, groups=1),
+             S('folded, 2 slices', m._replace(slices=2), U1, faults=every, n_faults=1, groups=1),
+             S('folded, tied, every fault', md, tied, faults=every, n_faults=1, groups=1),
+             S('folded, messages under way', m, U1, faults=every + ('resume',), n_faults=1, queue=1, coarse=False,
+               steps=1, groups=1),
+             S('folded, orders', m._replace(groups=False), turns, faults=every, n_faults=1, saves=1),
+             S('folded, frozen in turn', m, U2, frozen=((1,), ()), faults=every, n_faults=1, groups=1),
+             S('folded, det, gaps', md._replace(parts=4), U2, workers=3, faults=('kill',), n_faults=2, steps=1, groups=2)]
     # Pulls that come late: a second time, or in a step that was skipped meanwhile.
     again = {'faults': ('again', 'stop'), 'n_faults': 1, 'workers': 1, 'late': 1}
     small += [S('a pull again', c._replace(parts=1), U2, **again),
@@ -159,7 +179,9 @@ def room_settings():
                  S(tag + ', no replay', c._replace(replay=False), U2, faults=every, later=(1, 2),
                    **{**two, 'rooms': (1, 2)}),
                  S(tag + ', 3 units, 1 accumulator', c, U3, faults=go, **two)]
-    for tag, c in ('rooms, fenced', f), ('rooms, fenced det, no replay', f._replace(deterministic=True, replay=False)):
+    m = f._replace(optimizer='adama', commit='folded', replay=False)
+    for tag, c in ('rooms, fenced', f), ('rooms, fenced det, no replay', f._replace(deterministic=True, replay=False)), \
+            ('rooms, folded', m):
         slow += [S(tag + ', every fault', c, U2, faults=every, later=(1, 2), **two),
                  S(tag + ', 2 steps', c, U1, late=1, faults=('kill', 'bad', 'leave'), later=(1,),
                    **{**two, 'steps': 2})]
@@ -186,7 +208,9 @@ def audit_settings():
              S('audit, rash', det, U1, faults=('quit',), **one),
              S('audit, 2 slices, lie', c1._replace(slices=2), U2, faults=lies, **three),
              S('audit, no replay', c1._replace(replay=False), U2, faults=lies + ('kill',), **three),
-             S('audit, row groups', f, U1, faults=lies + ('kill',), groups=1, **three)]
+             S('audit, row groups', f, U1, faults=lies + ('kill',), groups=1, **three),
+             S('audit, folded', f._replace(optimizer='adama', commit='folded', replay=False), U1, faults=lies, groups=1,
+               **three)]
     slow = [S('audit, 1 worker, 2 faults', c1, U2, workers=1, late=1, faults=every, **two),
             S('audit, 2 workers, 1 part, 2 faults', c1, U2, faults=every, **two),
             S('audit, det, every fault', det, U2, faults=every, **one),
@@ -210,6 +234,7 @@ def damage_settings():
     U1, U2, U3, tied = (0,), (0, 1), (0, 1, 2), (0, 1, 0)
     c1, c2, f = C(1, 1, 1, 1), C(2, 1, 1, 1), C(2, 1, 1, 1, 'adamw', 'fenced', groups=True)
     det, one, two = c2._replace(deterministic=True, optimizer='adamw'), {'steps': 1, 'n_faults': 1}, {'steps': 1, 'n_faults': 2}
+    m = f._replace(optimizer='adama', commit='folded', replay=False)
     quick = [S('damage, 1 worker', c1, U2, workers=1, late=1, faults=('damage', 'kill'), **two),
              S('damage, 2 workers', det, U2, faults=('damage',), **two),
              S('damage, lost', c1, U2, faults=('damage', 'kill', 'bad'), **two),
@@ -219,6 +244,7 @@ def damage_settings():
              S('damage, under way', c2, U1, steps=1, faults=('damage', 'resume'), n_faults=2, queue=1, coarse=False),
              S('damage, fenced', f, U2, workers=1, late=1, faults=('damage', 'kill'), **two),
              S('damage, row groups', f, U2, faults=('damage', 'kill'), groups=1, **one),
+             S('damage, folded', m, U2, workers=1, late=1, faults=('damage', 'kill', 'bad'), groups=1, **two),
              S('damage, leaving', c2, U1, faults=('damage', 'leave'), rooms=(1, 2), changes=1, **two),
              S('damage, audit', c1, U2, faults=('damage', 'lie', 'quit', 'kill'), audits=True, **one),
              S('damage, 3 audit', c1, U1, workers=3, faults=('damage', 'lie'), audits=True, **two)]
@@ -228,22 +254,29 @@ def damage_settings():
             S('damage, accumulators, no replay', det._replace(deterministic=False, replay=False), U3, faults=('damage', 'kill'),
               **one),
             S('damage, fenced, every fault', f, U2, faults=every, groups=1, **two),
+            S('damage, folded, every fault', m, U2, faults=every, groups=1, **one),
             S('damage, rooms, every fault', c2, U2, faults=every + ('leave',), rooms=(1, 1), later=(1, 2), changes=1, **one),
             S('damage, audit, every fault', c2, U1, faults=every + ('lie', 'liar', 'quit'), audits=True, **two)]
     return quick, slow
 
 
+def optimizer_for(commit, parts, rng):
+    """Fenced, several parts are summed; folded, they are not."""
+    of = {'eager': ('adama', 'adamw'), 'fenced': ('adamw',) if parts > 1 else ('adama', 'adamw'), 'folded': ('adama',)}
+    return rng.choice(of[commit])
+
+
 def big(seed):
     """A larger setting for a random walk; in two of five, workers have room for few parts."""
     rng = random.Random(seed)
-    fenced = rng.random() < 0.25
+    commit = rng.choice(('eager', 'eager', 'fenced', 'folded'))
     units = tuple(range(rng.randint(2, 6)))
     if rng.random() < 0.4:
         units += (0,)
     parts = rng.randint(1, 5)
     c = Config(parts, rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 3),
-               'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
-               rng.random() < 0.5, rng.random() < 0.75, fenced and rng.random() < 0.8)
+               optimizer_for(commit, parts, rng), commit, rng.random() < 0.5, rng.random() < 0.75,
+               commit != 'eager' and rng.random() < 0.8)
     frozen = [tuple(u for u in (0, 1) if rng.random() < 0.15) for _ in range(rng.randint(1, 3))]
     frozen = tuple(u if set(units) - set(u) else () for u in frozen) # a step trains something
     inner = [u for u in units[1:-1] if units.count(u) == 1]
@@ -268,6 +301,8 @@ def big(seed):
 FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateForgotten, mutants.LateWaits,
                         mutants.AllLosses, mutants.MarkAlone),
          'adamw, tied, 1 accumulator': (mutants.TiedGreedy,),
+         'folded, 1 worker': (mutants.AllLossesFolded, mutants.SkipsFolded, mutants.GivesUp, mutants.GivesLossUp,
+                              mutants.NoRedo, mutants.EarlyFolded),
          'row groups, det, tied': (mutants.OneSum, mutants.LateSum, mutants.ByVisit),
          'row groups, det, gaps': (mutants.Beyond,),
          'a pull again': (mutants.LateAnswer, mutants.NoAttempt, mutants.NoNumber, mutants.WrongVersion),
@@ -279,7 +314,8 @@ FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateFor
          'rooms, 3 parts': (mutants.Recount, mutants.Owned, mutants.Folded, mutants.Idle),
          'rooms, bad numbers twice': (mutants.Roomless, mutants.Unleaving, mutants.Shortsighted, mutants.Forgetful,
                                       mutants.Evicting),
-         'rooms, adama, tied': (mutants.TiedOnce, mutants.Numbering, mutants.TwoSums),
+         'adama, tied, 1 part': (mutants.TwoSums,),
+         'rooms, adama, tied': (mutants.TiedOnce, mutants.Numbering),
          'rooms, back with less': (mutants.Despairing, mutants.Narrow, mutants.Hasty, mutants.Wide, mutants.Sticky),
          'orders, adamw det': (mutants.Rigid,),
          'rooms, messages under way': (mutants.NoLossFence, mutants.EarlyFree),

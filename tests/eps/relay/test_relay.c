@@ -68,7 +68,8 @@ static int feed_through_refusals(struct relay_trace *trace, const char *line, FI
 /* An inbox that is full, and its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save
  * in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late; row groups of a tied
  * unit, whose worker dies; audits that agree, that name an auditor, and that end with one. */
-static const char *const traces[] = {"inbox-full", "woken", "save", "skipped", "frozen", "groups", "audit", "damaged"};
+static const char *const traces[] = {"inbox-full", "woken",  "save",  "skipped", "frozen",
+                                     "groups",     "folded", "audit", "damaged"};
 
 /* The actions of the relay at every event of a file must be those that stand under it, though every request for
  * memory be refused once (n_refusals; or NULL). */

@@ -32,6 +32,7 @@ static const struct way {
     {.config = &store_fixture_small, .n_parts = 3},
     {.config = &store_fixture_cut, .n_parts = 3, .replay = true},
     {.config = &store_fixture_small, .n_parts = 3, .tied = true, .adamw = true, .replay = true},
+    {.config = &store_fixture_cut, .n_parts = 3, .tied = true},
     {.config = &store_fixture_small, .n_parts = 1, .clip_update = 0.5, .freeze = "h.0.*,wpe.weight"},
     {.config = &store_fixture_small, .n_parts = 2, .tied = true, .adamw = true, .fenced = true},
     {.config = &store_fixture_cut, .n_parts = 1, .fenced = true, .clip_update = 0.5},
@@ -261,10 +262,10 @@ TEST_EACH(a_flipped_bit_is_found_and_named_by_the_next_step, COUNT(ways) * COUNT
     store_fixture_close(&f);
 }
 
-/* Sums that live within a step: an accumulator, and the sums of a tied unit. */
-TEST(a_flipped_bit_of_an_accumulator_is_found_by_the_next_fold_or_the_update)
+/* Sums that live within a step: an accumulator, and the sums of a tied unit, beside accumulators and by themselves. */
+TEST_EACH(a_flipped_bit_of_a_sum_is_found_by_the_next_fold_or_the_update, 2)
 {
-    const int i = 5 * (int)COUNT(forms); /* three parts, tied */
+    const int i = (5 + _i) * (int)COUNT(forms); /* three parts, tied */
     const struct way *way = way_of(i);
     struct store_fixture f;
 
@@ -273,9 +274,11 @@ TEST(a_flipped_bit_of_an_accumulator_is_found_by_the_next_fold_or_the_update)
         const uint32_t n_folds = f.model.units[u].n_visits * way->n_parts;
         for (uint32_t after = 1; after <= n_folds; after++) {
             const bool tied = f.model.units[u].n_visits > 1;
-            const struct flip flip = {after, tied ? (char *)f.store.tied : (char *)f.store.accumulators, 4, 3 + after};
-            if (tied && u > 0)
-                continue; /* the first tied unit's are at the beginning */
+            const uint64_t lower = tied && after > way->n_parts && _i == 1 ? f.store.own.tied_n : 0;
+            const struct flip flip = {after, tied ? (char *)(f.store.tied + lower) : (char *)f.store.accumulators, 4,
+                                      3 + after};
+            if (tied ? u > 0 : _i == 1)
+                continue; /* the first tied unit's are at the beginning; the moments serve the others */
             ck_assert_int_eq(step(&f, u, way, after, &flip), -EIO);
             ck_assert(checks_found(&f.store));
             __atomic_store_n(f.store.checks.damage, OPTIMIZER_WHOLE, __ATOMIC_RELAXED);

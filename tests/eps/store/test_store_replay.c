@@ -24,6 +24,7 @@ static const struct way {
     {.config = &store_fixture_cut, .n_parts = 1, .tied = true},
     {.config = &store_fixture_small, .n_parts = 3},
     {.config = &store_fixture_small, .n_parts = 3, .tied = true, .adamw = true},
+    {.config = &store_fixture_cut, .n_parts = 3, .tied = true},
     {.config = &store_fixture_small, .n_parts = 1, .clip_update = 0.5},
     {.config = &store_fixture_small, .n_parts = 1, .freeze = "h.*.attn.*,ln_f.weight"},
     {.config = &store_fixture_small, .n_parts = 2, .clip_update = 0.5, .freeze = "h.0.*,h.1.mlp.*,wpe.weight"},
@@ -42,6 +43,7 @@ static void open_way(struct store_fixture *f, int i, bool replay)
                                           .precision = forms[i % COUNT(forms)][0],
                                           .moments = forms[i % COUNT(forms)][1],
                                           .n_accumulators = way->adamw,
+                                          .n_parts = way->n_parts,
                                           .clip_update = way->clip_update,
                                           .replay = replay,
                                           .seed = 7};

@@ -21,6 +21,11 @@ static bool sums_parts(const struct inprocess_options *o)
     return plan_sums_parts(&goal);
 }
 
+static bool updates_last(const struct inprocess_options *o)
+{
+    return o->fenced || o->folded;
+}
+
 static enum store_fold fold_kind(const struct inprocess *ip, uint32_t unit)
 {
     return store_fold_kind(&ip->store, unit, ip->options.n_parts, sums_parts(&ip->options));
@@ -281,7 +286,8 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     while (!ip->failed) {
         for (k = 1; k <= ip->n_slots && w->slot_used[k]; k++) {
         }
-        if (k > ip->n_slots && w->granted && !w->slot_used[0] && (!ip->options.fenced || part <= w->granted_part))
+        if (k > ip->n_slots && w->granted && !w->slot_used[0] &&
+            (!updates_last(&ip->options) || part <= w->granted_part))
             k = 0;
         if (k <= ip->n_slots || !wait)
             break;
@@ -290,7 +296,7 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     const bool failed = ip->failed;
     *slot = failed || k > ip->n_slots ? NULL : slot_of(w, k);
     if (*slot) {
-        w->granted &= ip->options.fenced;
+        w->granted &= updates_last(&ip->options);
         w->slot_used[k] = true;
     }
     pthread_mutex_unlock(&ip->mutex);
@@ -399,6 +405,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                              .drop_layers = o->drop_layers,
                              .chooses = o->chooses,
                              .fenced = o->fenced,
+                             .folded = o->folded,
                              .base = o->base},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
@@ -469,9 +476,10 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                         .momentum = o->momentum,
                                         .seed = o->seed,
                                         .fenced = o->fenced,
+                                        .folded = o->folded,
                                         .n_parts = o->n_parts,
                                         .replay = o->replay,
-                                        .n_accumulators = sums_parts(o) && o->n_parts > 1 && !o->fenced ? 2 : 0};
+                                        .n_accumulators = sums_parts(o) && o->n_parts > 1 && !updates_last(o) ? 2 : 0};
     rc = store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
         goto fail;
@@ -483,7 +491,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                        .n_accumulators = store.n_accumulators,
                                        .adamw = sums_parts(o),
                                        .fenced = o->fenced,
-                                       .groups = o->fenced,
+                                       .folded = o->folded,
+                                       .groups = updates_last(o),
                                        .deterministic = o->deterministic,
                                        .replay = o->replay};
     rc = relay_open(&ip->relay, &relay);
@@ -571,7 +580,7 @@ int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, ui
                                                      .n_valid = n_valid,
                                                      .loss_scale = ip->options.loss_scale,
                                                      .parts = ip->workers[i].parts,
-                                                     .groups = ip->options.fenced,
+                                                     .groups = updates_last(&ip->options),
                                                      .rows = *rows,
                                                      .drop = &ip->drop,
                                                      .order = &ip->order};

@@ -29,7 +29,7 @@ struct inprocess_options {
     bool adamw, deterministic, evaluate_only;
     bool sgd, nesterov; /* as in struct plan_goal, */
     double momentum;    /* and so is this */
-    bool fenced, replay;
+    bool fenced, folded, replay;
     struct sampling sampling;     /* gradients of matrices are estimated, if share > 0 */
     uint32_t pooled;              /* as in struct plan_goal */
     struct preference preference; /* rows are pairs of texts if beta > 0 */

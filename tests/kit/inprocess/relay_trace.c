@@ -111,6 +111,7 @@ static int open_relay(struct relay_trace *trace, char **words, unsigned n_words)
     c->first_step = first;
     c->adamw = strcmp(optimizer, "adamw") == 0;
     c->fenced = strcmp(commit, "fenced") == 0;
+    c->folded = strcmp(commit, "folded") == 0;
     c->deterministic = deterministic;
     c->replay = replay;
     c->groups = groups;

@@ -83,7 +83,7 @@ bool store_fixture_next(const struct store_fixture *f, struct store_piece *at)
 struct store_given store_fixture_given(const struct store_fixture *f, uint32_t unit, uint32_t i, uint32_t n_parts)
 {
     const struct store_options *o = &f->store.options;
-    const bool apart = f->model.units[unit].n_visits > 1 && (o->fenced ? o->n_parts > 1 : o->n_accumulators > 0);
+    const bool apart = f->model.units[unit].n_visits > 1 && o->n_parts > 1;
     struct store_given given = {.part = i % n_parts, .first = apart ? i % n_parts == 0 : i == 0};
     uint32_t above = i / n_parts;
 

@@ -297,6 +297,39 @@ TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
     exact_close(&exact);
 }
 
+/* AdamA's parts, and SGD's, one after another: of a layer at a time, eager; of the whole model, folded in the least memory; then
+ * by two workers. Most models have a tied table. */
+static const char *const folded[] = {"a", "b", "t5", "t5_gated", "sgd", "pictures"};
+
+TEST_EACH(folded_part_by_part_no_bit_changes, COUNT(folded) * 2)
+{
+    struct inprocess_options how = {.n_parts = 4,
+                                    .microbatch = 2,
+                                    .budget = (uint64_t)4 << 30,
+                                    .precision = _i % 2 ? NUMBER_BF16 : NUMBER_FP32,
+                                    .moments = _i % 2 ? NUMBER_BF16 : NUMBER_FP32};
+    const struct plan_wish wish = {.microbatch = 2};
+    const char *const fixture = folded[_i / 2];
+    struct exact exact;
+    struct plan least;
+
+    exact_train(&exact, fixture, &how, FEW_STEPS);
+    const uint64_t expected = exact_state(&exact);
+    struct plan_setting setting = exact.ip->workers[0].worker.plan.setting;
+    ck_assert(!plan_may_group(&setting));
+    how.folded = setting.goal.folded = true;
+    plan_smallest(&least, &exact.ip->model, &setting, &wish);
+    ck_assert_uint_eq(least.choice.group_parts, 1);
+    exact_close(&exact);
+    for (how.n_workers = 1; how.n_workers < 3; how.n_workers++) {
+        how.budget = plan_total(&least), how.deterministic = how.n_workers > 1;
+        exact_train(&exact, fixture, &how, FEW_STEPS);
+        ck_assert_uint_eq(exact.ip->workers[0].worker.plan.choice.group_parts, 1);
+        ck_assert_uint_eq(exact_state(&exact), expected);
+        exact_close(&exact);
+    }
+}
+
 /* Of the first moments, relative to the second's norm; and no v of the second is more than so many times the first's. */
 static double distance(const struct exact *a, const struct exact *b, double most_v)
 {

@@ -89,6 +89,31 @@ TEST_EACH(a_gradient_that_is_never_finite_ends_the_run_and_no_session, COUNT(alo
     ck_assert_int_eq(processes_wait(puppet), 0);
 }
 
+/* Folded, other slices are in the moments by then: the run ends as one that lost its daemon, which --restarts follows. If
+ * nothing is, it ends as an eager one. */
+TEST_EACH(a_folded_step_that_is_never_finite_is_torn_once_it_is_begun, COUNT(alone))
+{
+    const pid_t daemon = begin_lab(), puppet = puppet_start("lab", alone[_i]);
+    const bool torn = alone[_i] == PUPPET_IN_LAST_CONTRIBUTION;
+    struct driver driver;
+    struct message m = {0};
+
+    puppet_await("lab");
+    driver_open(&driver, "lab", &(struct driver_options){.folded = true});
+    driver_train(&driver, 1);
+    driver_begin(&driver);
+    while (m.kind != MESSAGE_FAILED)
+        driver_next(&driver.link, &m);
+    ck_assert_int_eq(m.failed.code, torn ? -EIO : -EDOM);
+    ck_assert_holds(m.failed.error.text, "gradient of step 2 ", "--lr",
+                    torn ? "the model in memory is void; go on from the last checkpoint, as --restarts does" : "");
+    driver_leave(&driver);
+    ck_assert_uint_eq(processes_workers("lab"), 1);
+    ck_assert_uint_eq(processes_count("log", "its parts are computed again"), 1);
+    end_lab(daemon);
+    ck_assert_int_eq(processes_wait(puppet), 0);
+}
+
 /* As a worker does that was slow: it is at no fault, and gets no weights. */
 TEST(a_pull_of_a_step_that_is_over_is_void)
 {

@@ -63,9 +63,9 @@ static const char room[] = "activation checkpoints on the device, activations of
                   grouped[] =
                       "row groups of 1 part, activation checkpoints on the host, activations of 0 of 4 blocks kept";
 
-/* At the least memory the stash is on the host and one unit there at a time, fenced also one part; with room, all stays and is
+/* At the least memory the stash is on the host and one unit there at a time, fenced or folded also one part; with room, all stays and is
  * kept. From either a run goes on with the other, the rows at a time as stored; with a byte less than the least it is refused. */
-TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 5)
 {
     static const struct {
         const char *form, *data, *least;
@@ -73,6 +73,7 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 4)
                  {"--model middle.json --approximate wta=0.3,attention=0.3,rule=variance,coded=4", DATA, none},
                  {"--model middle.json --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5", DATA,
                   grouped},
+                 {"--model middle.json --optimizer adama --commit folded", DATA, grouped},
                  {"--model bert/config.json", "--data ids.bin --eval-data held.bin --mask-fraction 0.3 " SAVES, none}};
     const char *run = print("--batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i].form), *data = forms[_i].data;
     const unsigned long long least = least_of(run);

@@ -126,6 +126,8 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.optimizer = (enum eps_optimizer_kind)draw(3);
     if (o.optimizer != EPS_ADAMA)
         o.commit = (enum eps_commit)draw(3);
+    else if (draw(2))
+        o.commit = EPS_FOLDED;
     o.sums = o.commit == EPS_FENCED && draw(2) ? EPS_BF16 : EPS_NUMBER_DEFAULT;
     o.save_every = draw(4);
     o.eval_every = draw((uint32_t)o.steps + 1);
@@ -250,6 +252,7 @@ static const struct {
     enum eps_commit commit;
 } remembering[] = {{1, 1, EPS_ADAMW, EPS_FP32, EPS_EAGER},
                    {2, 4, EPS_ADAMA, EPS_BF16, EPS_EAGER},
+                   {2, 4, EPS_ADAMA, EPS_FP32, EPS_FOLDED},
                    {2, 4, EPS_SGD, EPS_BF16, EPS_EAGER},
                    {2, 2, EPS_ADAMW, EPS_FP32, EPS_FENCED}};
 

@@ -52,6 +52,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         .save_every = 1 + number / 5 % 3,
         .adamw = number % 4 != 3,
         .fenced = number % 8 == 6,
+        .folded = number % 8 == 7 && for_hosts == 1,
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
         .beside = number / 4 % 2 == 1,
@@ -67,7 +68,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
-    else if (out->fenced)
+    else if (out->fenced || out->folded)
         out->groups = out->n_workers > 1 ? 1 : 2;
     out->sparse = number % 3 == 2 && for_hosts == 1;
     out->audit_every = number % 5 < 2 && for_hosts == 1 ? 1 + number / 5 % 2 : 0;

@@ -157,10 +157,14 @@ static void list_faults(const struct world_options *options)
     if (options->n_hosts > 1)
         printf("%u hosts, on each of which ", options->n_hosts);
     printf("%u layers, %u parts, %u workers, %u steps, %s%s%s%s%s%s%s%s%s%s%s\n", s.n_layers, s.n_parts, s.n_workers,
-           s.n_steps, s.adamw ? "adamw" : "adama", s.fenced ? ", fenced" : "", s.bf16 ? ", bf16" : "",
-           s.family ? ", " : "", s.family ? s.family : "", s.beside ? ", beside the optimizer" : "",
-           s.small_devices ? ", small devices" : "", s.slow_optimizer ? ", slow optimizer" : "",
-           s.few_slots ? ", few slots" : "", s.no_replay ? ", no replay" : "", s.n_entries ? ", norms" : "");
+           s.n_steps, s.adamw ? "adamw" : "adama",
+           s.fenced   ? ", fenced"
+           : s.folded ? ", folded"
+                      : "",
+           s.bf16 ? ", bf16" : "", s.family ? ", " : "", s.family ? s.family : "",
+           s.beside ? ", beside the optimizer" : "", s.small_devices ? ", small devices" : "",
+           s.slow_optimizer ? ", slow optimizer" : "", s.few_slots ? ", few slots" : "",
+           s.no_replay ? ", no replay" : "", s.n_entries ? ", norms" : "");
     for (unsigned i = 0; i < n; i++)
         printf("  fault %u at event %" PRIu64 ": %s, %.3f s\n", faults[i].number, faults[i].at,
                world_fault_name(faults[i].kind), (double)faults[i].lasts / 1e9);

@@ -154,6 +154,7 @@ static struct plan_goal goal_of(const struct world_setting *setting)
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .fenced = setting->fenced,
                               .checks_memory = setting->checks_memory,
+                              .folded = setting->folded,
                               .adamw = setting->adamw,
                               .precision = setting->bf16 ? NUMBER_BF16 : NUMBER_FP32,
                               .batch = setting->batch,

@@ -452,7 +452,7 @@ void world_run(struct world_result *out, const struct world_options *options)
     world_setting(&world.setting, options->setting, options->for_hosts);
     world.setting.n_hosts = options->n_hosts;
     if (!options->expected)
-        world.setting.save_every = 1, world.setting.groups = 0;
+        world.setting.save_every = 1, world.setting.groups = 0, world.setting.folded = false;
     world_is = &world.setting;
     world_wants = &world.options;
     world.harmless = !world.setting.no_replay;

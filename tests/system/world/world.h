@@ -18,7 +18,7 @@ enum { WORLD_SETTINGS = 48 };
 struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
     unsigned n_hosts; /* daemons; each has n_workers */
-    bool adamw, fenced, bf16, evaluates;
+    bool adamw, fenced, folded, bf16, evaluates;
     double drop_layers;   /* probability that a step drops a block */
     uint32_t n_entries;   /* not 0: gradients are sampled, by norms of so many tokens of the data */
     bool sparse;          /* weights are, and change places after every second step */
@@ -27,7 +27,7 @@ struct world_setting {
     bool beside;          /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;   /* with memory for no more than an equal share of the parts */
     bool slow_optimizer;  /* it takes as long as workers do */
-    unsigned groups;      /* fenced: workers take this many parts through the model before the next; 0: all */
+    unsigned groups;      /* not eager: workers take this many parts through the model before the next; 0: all */
     unsigned audit_every; /* steps from one audit to the next; 0: none. */
     bool few_slots;       /* the host has no memory for more of them than the fewest */
     bool checks_memory;
