@@ -1,29 +1,82 @@
-/* cuDNN, found at run time. */
+/* cuDNN, found at run time: the newest in the directories of EPS_CUDNN or, if that is unset, in
+ * the usual places.
+ *
+ * A version is asked for in a namespace of its own, since cuDNN 9.19 stays loaded once it was: engines of another version would
+ * be linked with it. And the libraries load each other by name alone, so LD_LIBRARY_PATH could lead to engines of another
+ * version, with which nothing can be planned. Therefore those beside the chosen one are loaded here, by their paths. */
 #include "device/cuda/dnn/dnn.h"
 
 #include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void *open_library(void)
-{
-    static const char file[] = "libcudnn_graph.so.9";
-    static const char *const places[] = {"", "/usr/local/cuda/lib64/"};
-    const char *directory = getenv("EPS_CUDNN");
-    char path[4096];
+static const char graph[] = "libcudnn_graph.so.9";
+/* What plans of attention and convolutions load. */
+static const char *const beside[] = {"libcudnn_engines_runtime_compiled.so.9", "libcudnn_engines_tensor_ir.so.9",
+                                     "libcudnn_engines_precompiled.so.9", "libcudnn_heuristic.so.9"};
 
-    if (directory) {
-        snprintf(path, sizeof path, "%s/%s", directory, file);
-        return *directory ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+/* The version of the library at this path or, without a slash, on the loader's; 0: there is none that loads. */
+static size_t version_at(const char *path)
+{
+    void *library = dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_LOCAL);
+    void *symbol = library ? dlsym(library, "cudnnGetVersion") : NULL;
+    size_t (*version)(void), n = 0;
+
+    memcpy(&version, &symbol, sizeof version);
+    if (symbol)
+        n = version();
+    if (library)
+        dlclose(library);
+    return n;
+}
+
+/* The newest in these directories, which colons separate; an empty one is the loader's path. NULL: none loads. */
+static void *newest_open(const char *directories)
+{
+    char path[PATH_MAX], newest[PATH_MAX] = "";
+    size_t best = 0;
+
+    for (const char *rest = directories, *end = rest; *end; rest = end + 1) {
+        end = strchrnul(rest, ':');
+        snprintf(path, sizeof path, "%.*s%s%s", (int)(end - rest), rest, end > rest ? "/" : "", graph);
+        const size_t version = version_at(path);
+        if (version > best)
+            memcpy(newest, path, sizeof newest);
+        best = version > best ? version : best;
     }
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, sizeof path, "%s%s", places[i], file);
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (library)
-            return library;
+    return best ? dlopen(newest, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+/* Those that lie beside it, and load; others are cuDNN's own to look for. */
+static void beside_open(void *library)
+{
+    char own[PATH_MAX], path[2 * PATH_MAX];
+    struct link_map *map;
+
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map))
+        return;
+    snprintf(own, sizeof own, "%s", map->l_name);
+    const char *const directory = dirname(own);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, beside[i]);
+        dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* stays for as long as the process, as the library does after use */
     }
-    return NULL;
+}
+
+static void *library_open(void)
+{
+    const char *directories = getenv("EPS_CUDNN");
+
+    if (directories && !*directories)
+        return NULL;
+    void *library = newest_open(directories ? directories : ":/usr/local/cuda/lib64:/usr/lib/x86_64-linux-gnu");
+    if (library)
+        beside_open(library);
+    return library;
 }
 
 bool dnn_api_load(struct dnn_api *api, const char **why)
@@ -45,7 +98,7 @@ bool dnn_api_load(struct dnn_api *api, const char **why)
         {"cudnnBackendExecute", &api->execute},
     };
 
-    *api = (struct dnn_api){.library = open_library()};
+    *api = (struct dnn_api){.library = library_open()};
     if (!api->library) {
         *why = getenv("EPS_CUDNN") ? "EPS_CUDNN has no libcudnn_graph.so.9 that loads"
                                    : "no libcudnn_graph.so.9 was found; EPS_CUDNN=DIR says where it is";
