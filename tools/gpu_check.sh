@@ -16,12 +16,13 @@
 #                              parts themselves, proves nothing and is never recorded
 #   --record FILE              [tests/gpu/RECORD.md], where record adds an entry
 #
-# first, second and third take at most 560 s each, also one after another in one call, and hold these parts:
-#   first    probe computes qwen3 large copies memcheck
-#   second   conformance training relay rows depth
-#   third    attention products larger small families sanitizer
-# all runs all of these, and convolutions; build only builds. A part that hangs is ended at its own limit; its findings are kept.
-# A part that is named alone has 550 s.
+# first, second and third take at most 560 s each, also one after another in one call, and hold these parts, what settles the
+# most first:
+#   first    computes profile gpt2 fsdp2 qwen25 qwen8b
+#   second   lengths bert t5
+#   third    conformance memcheck products training convolutions
+# By name, and in all, there are also: probe qwen3 large copies relay rows depth attention larger small families sanitizer. build
+# only builds. A part that hangs is ended at its own limit; its findings are kept. A part that is named alone has 550 s.
 #
 # Exit status: 0 if everything that ran passed, 1 if something failed or fell short, 2 for wrong usage.
 set -uo pipefail
@@ -29,14 +30,18 @@ cd "$(dirname "$0")/.." || exit 1
 . tools/bench/common.sh
 . tools/gpu/programs.sh
 
-first=(probe computes qwen3 large copies memcheck)
-second=(conformance training relay rows depth)
-third=(attention products larger small families sanitizer)
-all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}" convolutions)
+first=(computes profile gpt2 fsdp2 qwen25 qwen8b)
+second=(lengths bert t5)
+third=(conformance memcheck products training convolutions)
+others=(probe qwen3 large copies relay rows depth attention larger small families sanitizer)
+all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}" "${others[@]}")
 # Seconds. The limits of a call add up to at most 550, so a part that hangs takes no time from later ones.
-declare -A limit=([build]=470 [probe]=85 [computes]=150 [qwen3]=60 [large]=190 [copies]=25 [memcheck]=40
-    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105
-    [attention]=85 [products]=45 [larger]=160 [small]=150 [families]=30 [sanitizer]=80 [convolutions]=235)
+declare -A limit=([build]=470
+    [computes]=120 [profile]=60 [gpt2]=100 [fsdp2]=75 [qwen25]=130 [qwen8b]=60
+    [lengths]=200 [bert]=150 [t5]=150
+    [conformance]=185 [memcheck]=40 [products]=45 [training]=90 [convolutions]=185
+    [probe]=85 [qwen3]=60 [large]=190 [copies]=25 [relay]=150 [rows]=30 [depth]=105
+    [attention]=85 [larger]=160 [small]=150 [families]=30 [sanitizer]=80)
 
 options=() parts=() files=() call='' lent=''
 while [ $# -gt 0 ]; do

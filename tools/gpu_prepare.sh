@@ -6,6 +6,10 @@
 #
 # usage: tools/gpu_prepare.sh [gather]     downloads the packages
 #        tools/gpu_prepare.sh --build      the same; with the CUDA toolkit, builds for sm_90 and packs the result
+#        tools/gpu_prepare.sh cudnn [WHEEL] packs the two libraries of the newest cuDNN that attention needs, from PyPI or from
+#                                          a wheel of nvidia-cudnn-cu12 that is here, into cudnn/part.*: each fits a call of
+#                                          its own beside the tree. NVRTC, which compiles the engines' kernels, is inside
+#                                          libcudnn_graph. tools/gpu_check.sh joins them where all have come
 #        tools/gpu_prepare.sh simulator TREE FOLDER  for tests/gpu/rehearse.sh: packs the programs of a build folder, and the
 #                                                    simulator in place of the backend, into FOLDER
 #        tools/gpu_prepare.sh unpack       on the other machine: unpacks gpu/*.deb into build/prefix, as tools/gpu_check.sh build does
@@ -135,6 +139,43 @@ build() {
     pack $tree
 }
 
+# Size of the tree as git knows it, in KiB.
+tree_kib() {
+    git ls-files -z --cached --others --exclude-standard | xargs -0 du -kc --apparent-size 2>/dev/null |
+        awk '$2 == "total" { sum += $1 } END { print sum + 0 }'
+}
+
+# cudnn [WHEEL]
+cudnn() {
+    local wheel=${1-} work room
+    command -v xz >/dev/null || fail "xz is not there"
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064 # now
+    trap "rm -rf '$work'" EXIT
+    if [ -z "$wheel" ]; then
+        python3 -m pip download -q --no-deps --only-binary=:all: -d "$work" nvidia-cudnn-cu12 >"$work/log" 2>&1 ||
+            fail "pip could not download nvidia-cudnn-cu12: $(tail -n 1 "$work/log")"
+        wheel=$(compgen -G "$work/*.whl")
+    fi
+    [ -e "$wheel" ] || fail "$wheel is not there"
+    mkdir "$work/lib"
+    python3 - "$wheel" "$work/lib" <<'PYTHON' || fail "$wheel lacks a library of cuDNN 9"
+import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    for name in ("libcudnn_graph.so.9", "libcudnn_engines_runtime_compiled.so.9"):
+        with wheel.open("nvidia/cudnn/lib/" + name) as one, open(f"{sys.argv[2]}/{name}", "wb") as to:
+            shutil.copyfileobj(one, to)
+PYTHON
+    room=$((most_mib * 1024 - $(tree_kib)))
+    [ "$room" -ge 1024 ] || fail "the tree leaves no room beside it, of $most_mib MiB"
+    rm -rf cudnn
+    mkdir cudnn
+    tar -C "$work" -c lib | xz -6 -T 0 -c >"$work/all.xz"
+    split -b "$((room - 64))K" -d -a 1 "$work/all.xz" cudnn/part.
+    (cd cudnn && sha256sum part.* >sums)
+    echo "$(basename "$wheel"): $(($(wc -c <"$work/all.xz") >> 20)) MiB in cudnn/, $(find cudnn -name 'part.*' | wc -l) parts, each for a call of its own"
+}
+
 # Redirects links to system paths into the prefix.
 mend_links() {
     local link to
@@ -201,6 +242,7 @@ missing() {
 case "${1-gather}" in
 gather) gather ;;
 --build) mkdir -p build; gather; build ;;
+cudnn) cudnn "${2-}" ;;
 simulator)
     [ $# -eq 3 ] || { echo "gpu_prepare.sh: simulator needs a build folder and one to pack into" >&2; exit 2; }
     packed=$3

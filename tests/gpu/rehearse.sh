@@ -11,8 +11,9 @@
 #          packed for a device: then only that it starts is shown, once for each place of the driver, with CUDA's libraries
 #          in another place each time, and a stand-in for nvidia-smi that names a device
 #   OUT    CALL.txt and CALL.log of each call go there
-#   CALL   what tools/gpu_check.sh is asked for, in one or more words, options first. By default all three calls, which
-#          take ten minutes on two cores; probe, if TREE is gpu
+#   CALL   what tools/gpu_check.sh is asked for, in one or more words, options first; with broken before it, a test of the
+#          part computes fails, which is one finding and ends nothing. By default all three calls, and the first one broken:
+#          each with a stand-in driver in another place; probe, if TREE is gpu
 #
 # Exit status: 0, 1 if a call failed, 2 misused, 77 if this machine lets nobody mount. Where root may at least change the root
 # folder, as in most containers, the probe is rehearsed all the same.
@@ -24,7 +25,7 @@ shift 2
 real='' # what runs is for a device
 [ ! -e "$tree/commit" ] || real=yes
 if [ $# -eq 0 ]; then
-    set -- first second third
+    set -- first second third "broken first"
     [ -z "$real" ] || set -- probe
 fi
 
@@ -129,6 +130,14 @@ probe_places() {
 
 # rehearse CALL: in a fresh root, with the driver of $folder
 rehearse() {
+    local broken='' bad
+    if [[ $1 == "broken "* ]]; then
+        broken=1
+        rm "$work/root/repo/gpu/bin/test_queues"
+        printf '#!/bin/sh\necho it fails\nexit 1\n' >"$work/root/repo/gpu/bin/test_queues"
+        chmod +x "$work/root/repo/gpu/bin/test_queues"
+        set -- "${1#broken }"
+    fi
     echo "-- $1${real:+, driver in $folder, CUDA in $cuda}"
     # shellcheck disable=SC2016,SC2086 # the inner shell's; a call may be several words
     "${bare[@]}" bash -c '
@@ -140,10 +149,13 @@ rehearse() {
         [ $? -eq 1 ] || worst=1
     cat "$work/said"
     # Figures fall short, as the simulator has none; nothing else may fail, but where there is no device.
-    [ -n "$real" ] || ! grep -qE '\|failed\||: not begun|-ends\|' "$work/said" || worst=1
+    bad=$(grep -E '\|failed\||: not begun|-ends\|' "$work/said" | grep -v '^-- ' || true)
+    [ -z "$broken" ] || { grep -q '^computes|test_queues|failed|status 1: it fails' <<<"$bad" || wrong "what fails is no finding"; }
+    [ -n "$real" ] || [ "$(grep -c . <<<"$bad")" -eq "${broken:-0}" ] || wrong "$1: $bad"
     grep -qF "call|programs|fact|$start" "$work/said" || worst=1
     [ "${real:+$1}" != probe ] || grep -qxF "probe|driver-library|fact|$folder/libcuda.so.1" "$work/said" ||
         wrong "the driver in $folder is not told"
+    [ -z "$broken" ] || (cd "$work/root/out" && for file in *; do mv "$file" "broken-$file"; done)
     cp "$work/root/out/"* "$out/"
     rm -rf "$work/root"
 }
@@ -162,9 +174,11 @@ fi
 [ -n "$mounts" ] || { echo "rehearse.sh: calls are skipped: nothing can be mounted here" >&2; exit $((worst ? worst : 77)); }
 rm -rf "$work/root"
 mkdir -p "$out"
+n=0
 for call in "$@"; do
     if [ -z "$real" ]; then
         root "$work/root"
+        [ ! -e "$work/libcuda.so.1" ] || put_driver "${places[n++ % ${#places[@]}]}"
         rehearse "$call"
         continue
     fi

@@ -210,6 +210,51 @@ found=$(
 )
 [[ $found =~ ^[1-9][0-9]*\ [1-9][0-9]*\ 11648$ ]] || fail "what a step moves: $found"
 
+# A row runs only if the host has its memory: here 12 GiB by its plan, and 4 for all else. Its verdict is by the figure that shows
+# its prediction wrong, and it names its options.
+# shellcheck disable=SC2317,SC2030,SC2034 # called by what is sourced, in a shell of its own
+found=$(
+    part=gpt2 results=/dev/null log=/dev/null bin=$work python=false simulate='' out=$work
+    . tools/gpu/programs.sh
+    . tools/gpu/common.sh
+    . tools/gpu/published.sh
+    seq=1024 free=15
+    plan() { echo '{"host": {"current": 12000000000, "step_ms": 70.5, "measured": true, "parameters": 1000'; }
+    free_gib() { echo "$free"; }
+    limited() { :; }
+    steps() {
+        mkdir -p "$work/$1"
+        printf '{"step": %d, "step_ms": %s, "loss": 1}\n' 1 900 2 "$ran" 3 "$ran" >"$work/$1/metrics.jsonl"
+        echo 'worker: attention: by hand' >"$work/$1/log"
+    }
+    row big 9 3 2048 80 90 --moments bf16
+    free=16
+    for ran in 89.5 90.5; do row big 9 3 2048 80 90 --moments bf16; done
+)
+text='gpt2|big|VERDICT|predicted 80 ms (SAID): MS ms a step, RATE tokens/s, 0.0 TFLOP/s at 6 a parameter; planned 70.5 ms; '
+text+='eps train --precision bf16 --batch 2 --seq 1024 --moments bf16 --host-mem 110GiB --no-save'
+first=${text/VERDICT/passed} first=${first/SAID/falsified above 90} first=${first/MS/89.5}
+last=${text/VERDICT/short} last=${last/SAID/falsified: more than 90 ms} last=${last/MS/90.5}
+[ "$found" = "gpt2|big|missing|it takes 16 GiB of host memory, 4 of them for all else, and 15 are available; --batch 2 --moments bf16
+gpt2|big-way|fact|attention: by hand
+${first/RATE/22883}
+gpt2|big-way|fact|attention: by hand
+${last/RATE/22630}" ] || fail "rows: $found"
+
+# An explicit EPS_CUDNN stays, also an empty one; else all places are named, of which the newest counts.
+mkdir -p "$work/cudnn-a" "$work/cudnn-b"
+touch "$work/cudnn-a/libcudnn_graph.so.9" "$work/cudnn-b/libcudnn_graph.so.9"
+# cudnn [ASSIGNMENT]...: what take_cudnn leaves in EPS_CUDNN
+cudnn() {
+    # shellcheck disable=SC2016 # the inner shell's
+    env -u EPS_CUDNN bin="$work" python=false simulate='' "$@" bash -c '. tools/gpu/programs.sh; . tools/gpu/common.sh
+        take_cudnn; echo "${EPS_CUDNN-unset}"'
+}
+[ "$(cudnn EPS_CUDNN=/here)" = /here ] || fail "an explicit EPS_CUDNN does not win: $(cudnn EPS_CUDNN=/here)"
+[ "$(cudnn EPS_CUDNN=)" = "" ] || fail "an empty EPS_CUDNN does not win: $(cudnn EPS_CUDNN=)"
+found=$(cudnn LD_LIBRARY_PATH="$work/cudnn-a:$work/none:$work/cudnn-b")
+[[ $found == *$work/cudnn-a:$work/cudnn-b ]] || fail "places of cuDNN: $found"
+
 # A run that is cut off tells the steps that it had made, and keeps its trace.
 mkdir -p "$work/large-32k-runs" "$work/kept"
 printf '{"step": %d, "step_ms": %s, "loss": 1}\n' 1 812.5 2 640 >"$work/large-32k-runs/metrics.jsonl"
@@ -330,7 +375,8 @@ grep -q '^rows: not begun, no time is left' "$work/said" || fail "rows began: $(
 
 # Parts run through on the simulated device, where no figure means anything, and where the machine allows it as on a lent
 # one: from a copy of the tree and what is packed, without a compiler or our libraries.
-tests/gpu/rehearse.sh "$build" "$work/dry" "probe qwen3 copies products attention relay" >"$work/said" 2>&1
+rehearsed="probe profile gpt2 fsdp2 qwen25 qwen8b lengths bert t5 qwen3 copies products attention relay"
+tests/gpu/rehearse.sh "$build" "$work/dry" "$rehearsed" >"$work/said" 2>&1
 case $? in
 0)
     grep -q '^the tree and .* MiB, of 63' "$work/said" || fail "it is not weighed: $(cat "$work/said")"
@@ -338,14 +384,16 @@ case $? in
         fail "the driver is not looked for in four places: $(cat "$work/said")"
     ;;
 77)
-    "${check[@]}" --out "$work/dry" --simulate "$build/bin/cudasim" --bin "$build/bin" probe qwen3 copies products attention relay >"$work/said" 2>&1
+    # shellcheck disable=SC2086 # they are words
+    "${check[@]}" --out "$work/dry" --simulate "$build/bin/cudasim" --bin "$build/bin" $rehearsed >"$work/said" 2>&1
     ;;
 *) fail "the rehearsal: $(cat "$work/said")" ;;
 esac
-found=$work/dry/probe-qwen3-copies-products-attention-relay.txt
+found=$work/dry/${rehearsed// /-}.txt
 grep -E '\|failed\|' "$found" && fail "on the simulated device: $(cat "$work/said")"
 for name in copies\|pull copies\|push copies\|other-triad attention\|attention-own-forward attention\|attention-own-backward \
-    qwen3\|qwen3-forward qwen3\|qwen3-backward qwen3\|qwen3-plan relay\|relay-resident; do
+    gpt2\|gpt2-fp32 gpt2\|gpt2-masterless fsdp2\|fsdp2-ratio qwen25\|qwen25-moments qwen8b\|qwen8b-16k lengths\|qwen8b-row-own \
+    bert\|bert-large t5\|t5-wta t5\|t5-lora qwen3\|qwen3-forward qwen3\|qwen3-backward qwen3\|qwen3-plan relay\|relay-resident; do
     grep -qF "$name|" "$found" || fail "no $name on the simulated device: $(cat "$work/said")"
 done
 for name in agreement repeat losses; do

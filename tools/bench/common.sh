@@ -203,12 +203,21 @@ print_dynamic_conv_config() {
 JSON
 }
 
+# The same of a Qwen 2.5, also from $kv and $inner
+print_qwen2_config() {
+    cat <<JSON
+{"model_type": "qwen2", "hidden_size": $width, "num_hidden_layers": $layers, "num_attention_heads": $heads,
+ "num_key_value_heads": $kv, "intermediate_size": $inner, "vocab_size": $1, "max_position_embeddings": $seq,
+ "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": false}
+JSON
+}
+
 # The same of a Qwen 3, also from $kv, $inner and $headwidth
 print_qwen3_config() {
     cat <<JSON
 {"model_type": "qwen3", "hidden_size": $width, "num_hidden_layers": $layers, "num_attention_heads": $heads,
  "num_key_value_heads": $kv, "head_dim": $headwidth, "intermediate_size": $inner, "vocab_size": $1,
- "max_position_embeddings": $seq, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}
+ "max_position_embeddings": $seq, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": ${tied:-true}}
 JSON
 }
 

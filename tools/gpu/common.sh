@@ -130,32 +130,53 @@ cuda_tests() {
     cat "$1/cuda-tests.txt" 2>/dev/null
 }
 
-# cuDNN of the toolkit, the system, the machine's library path or a Python package.
-take_cudnn() {
-    local dir own=${LD_LIBRARY_PATH-}
-    for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu ${own//:/ } \
-        "$("$python" -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)"; do
-        if [ -e "$dir/libcudnn.so.9" ]; then
-            export EPS_CUDNN=$dir
-            return
-        fi
-    done
-    unset EPS_CUDNN
+# join_cudnn: unpacks what tools/gpu_prepare.sh cudnn packed, if all its parts have been carried here
+join_cudnn() {
+    local unpack=(xz -dc)
+    [ -e cudnn/sums ] && [ ! -e cudnn/lib ] || return 0
+    (cd cudnn && sha256sum --quiet -c sums) >>"$log" 2>&1 || return 0
+    command -v xz >/dev/null || unpack=("$python" -c 'import lzma, shutil, sys
+shutil.copyfileobj(lzma.open(sys.stdin.buffer), sys.stdout.buffer)')
+    mkdir -p cudnn/new
+    cat cudnn/part.* | "${unpack[@]}" 2>>"$log" | tar -x -C cudnn/new 2>>"$log" && mv cudnn/new/lib cudnn/lib
+    rm -rf cudnn/new
 }
 
-# take_profile EPS: measures this machine for plans, once for all parts that use these programs; fails if it cannot
+# take_cudnn: an EPS_CUDNN that is set stays, "" for none; else all of what was carried along, of the toolkit, the system, the
+# machine's library path and Python's packages, of which the worker takes the newest
+take_cudnn() {
+    local dir all='' own=${LD_LIBRARY_PATH-}
+    [ -z "${EPS_CUDNN+set}" ] || return 0
+    join_cudnn
+    for dir in "$PWD/cudnn/lib" /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu ${own//:/ } \
+        "$("$python" -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)"; do
+        [ ! -e "$dir/libcudnn_graph.so.9" ] || all+=${all:+:}$dir
+    done
+    [ -z "$all" ] || export EPS_CUDNN=$all
+}
+
+# take_profile EPS [SECONDS]: measures this machine for plans, once for all parts that use these programs; fails if it cannot
 take_profile() {
     local file=$XDG_CACHE_HOME/eps/profile-cuda.json
     [ -z "$simulate" ] || return 0 # whose products take minutes
-    [ -s "$file" ] || claim profile 80 "eps bench measures the device" "${ours[@]}" "$1" bench --device cuda:0 --profile || return
+    [ -s "$file" ] || claim profile "${2:-80}" "eps bench measures the device" "${ours[@]}" "$1" bench --device cuda:0 --profile || return
     fact profile-"$part" "$(tr -d '\n' <"$file" | tr -s ' ')"
 }
 
-# random_tokens FILE VOCABULARY N: 16 bits each
+# token_bytes VOCABULARY: as in files of tokens
+token_bytes() {
+    [ "$1" -gt 65536 ] && echo 4 || echo 2
+}
+
+# random_tokens FILE VOCABULARY N [LEAST]: from LEAST on
 random_tokens() {
-    LC_ALL=C awk -v n="$3" -v v="$2" 'BEGIN {
+    LC_ALL=C awk -v n="$3" -v v="$2" -v least="${4:-0}" 'BEGIN {
         srand(1)
-        for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$1"
+        for (i = 0; i < n; i++) {
+            t = least + int(rand() * (v - least))
+            printf "%c%c", t % 256, int(t / 256) % 256
+            if (v > 65536) printf "%c%c", int(t / 65536), 0
+        } }' >"$1"
 }
 
 # field NAME FILE: the values of this key in a run's metrics.jsonl, one per step

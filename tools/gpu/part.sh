@@ -7,6 +7,9 @@ set -uo pipefail
 # shellcheck disable=SC2154
 case "$part" in
 products | rows | copies | attention | families | convolutions) file=measure ;;
+gpt2 | fsdp2 | qwen25 | qwen8b | lengths) file=published ;;
+bert | t5) file=rivals ;;
+profile) file=probe ;;
 relay | large | larger | small | depth) file=relay ;;
 computes) file=conformance ;;
 memcheck) file=sanitizer ;;

@@ -30,9 +30,9 @@ probe_device() {
 probe_cudnn() {
     take_cudnn
     if [ -n "${EPS_CUDNN-}" ]; then
-        fact cudnn "$EPS_CUDNN/libcudnn.so.9"
+        fact cudnn "the newest in $EPS_CUDNN"
     else
-        missing cudnn "no libcudnn.so.9 in the toolkit, the system, LD_LIBRARY_PATH or $python's packages"
+        missing cudnn "no libcudnn_graph.so.9 in the toolkit, the system, LD_LIBRARY_PATH or $python's packages"
     fi
 }
 
@@ -53,14 +53,30 @@ probe_host() {
     fact disk "$(df -h --output=avail "$out" | tail -n 1 | tr -d ' ') free for results"
 }
 
+probe_driver() {
+    fact driver "$(nvidia-smi --query-gpu=driver_version,name,pstate,clocks.max.sm,clocks.max.mem,power.limit,$(
+        )pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)"
+}
+
+# The machine in few words, and the prices that the runs after it are planned with.
+part_profile() {
+    probe_host
+    if [ -n "$simulate" ]; then
+        fact simulated "nothing here was run on a GPU"
+        return
+    fi
+    probe_driver
+    probe_cudnn
+    take_profile "$bin/eps" $((allowed - SECONDS - 4)) || true
+}
+
 part_probe() {
     probe_host
     if [ -n "$simulate" ]; then
         fact simulated "nothing here was run on a GPU"
         return
     fi
-    fact driver "$(nvidia-smi --query-gpu=driver_version,name,pstate,clocks.max.sm,clocks.max.mem,power.limit,$(
-        )pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)"
+    probe_driver
     probe_device
     probe_cudnn
     probe_profile

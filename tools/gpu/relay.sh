@@ -1,18 +1,22 @@
 # shellcheck shell=bash
 # Whole steps as users run them: daemon and worker, fresh weights, random tokens. A run is interrupted after enough steps,
-# before it writes a checkpoint.
+# and writes no checkpoint.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 vocabulary=50257 heads=0 width=0 layers=0 seq=1024 # as print_config wants them
 config=print_config # prints the model's
+model='' data='' held='' # other files than shape writes
+without='' # how a run's error tells that the device lacks what it asks for, if it may
 
-# shape WIDTH LAYERS HEADS SEQ: writes config.json, and data for 16 steps of up to 128 Ki tokens
+# shape WIDTH LAYERS HEADS SEQ: writes config.json, and a million tokens
 shape() {
+    local bytes
     width=$1 layers=$2 heads=$3 seq=$4
     [ -z "$simulate" ] || { width=16 layers=2 heads=2 seq=16 vocabulary=300; }
     $config "$vocabulary" >"$work/config.json"
-    [ -s "$work/tokens.bin" ] || random_tokens "$work/tokens.bin" "$vocabulary" $((2048 * 1024 + 1))
-    head -c $((2 * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
+    [ -s "$work/tokens.bin" ] || random_tokens "$work/tokens.bin" "$vocabulary" $((1024 * 1024 + 1))
+    bytes=$(token_bytes "$vocabulary")
+    head -c $((bytes * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
 }
 
 # begin WIDTH LAYERS HEADS SEQ: finds the programs, writes the shape, and has a profile for plans, which probe may have measured
@@ -47,8 +51,8 @@ steps() {
     [ -z "$simulate" ] || seconds=$((20 * seconds))
     printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
     cut="$name $n $tokens"
-    "${ours[@]}" "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
-        --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 --host-mem 110GiB \
+    "${ours[@]}" "$eps" train --model "${model:-$work/config.json}" --data "${data:-$work/tokens.bin}" \
+        --eval-data "${held:-$work/held.bin}" --out "$work/$name" --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --no-save --precision bf16 --device cuda:0 --host-mem 110GiB \
         "$@" >"$work/said" 2>&1 &
     pid=$!
     deadline=$((SECONDS + seconds))
@@ -66,6 +70,10 @@ steps() {
     [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$n" ] && return
     began_steps "$name" "$tokens"
     [ "$SECONDS" -lt "$deadline" ] || rc=124
+    if [ -n "$without" ] && grep -qF -e "$without" "$work/said"; then
+        missing "$name" "$(why $rc "$seconds")"
+        return 1
+    fi
     failed "$name" "$n steps of $tokens tokens: $(why $rc "$seconds")"
     return 1
 }
@@ -159,9 +167,9 @@ waited() { # NAME: a finding
     fi
 }
 
-# GPT-2 1.5 B with 16 Ki tokens: relayed; the same code with resident weights and contributions; PyTorch's FSDP2.
+# GPT-2 1.5 B with 16 Ki tokens: relayed; the same code with resident weights and contributions.
 part_relay() {
-    local relayed theirs alone
+    local relayed alone
 
     room 40
     begin 1600 48 25 1024
@@ -177,16 +185,6 @@ part_relay() {
         failed relay-resident "bench_resident: $(why 1 60)"
     fi
     watch_clocks_end
-    [ -n "$simulate" ] && return
-    limited 90 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024 --seconds 50
-    local rc=$?
-    theirs=$(sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/said" | sort -g | head -n 1)
-    if [ -n "$theirs" ]; then # the best of those that came in time
-        fact fsdp2 "$(grep '^{' "$work/said" | paste -sd ' ')"
-        measured relay-fsdp2 "$(ratio "$theirs" "$relayed")" 3 "$relayed ms a step; FSDP2 $theirs ms"
-    else
-        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $rc 90)"
-    fi
 }
 
 # resident TOKENS: milliseconds of a step of the worker's code alone, with resident weights and contributions
