@@ -7,9 +7,10 @@
 # usage: tools/gpu_prepare.sh [gather]     downloads the packages
 #        tools/gpu_prepare.sh --build      the same; with the CUDA toolkit, builds for sm_90 and packs the result
 #        tools/gpu_prepare.sh cudnn [WHEEL] packs the two libraries of the newest cuDNN that attention needs, from PyPI or from
-#                                          a wheel of nvidia-cudnn-cu12 that is here, into cudnn/part.*: each fits a call of
-#                                          its own beside the tree. NVRTC, which compiles the engines' kernels, is inside
-#                                          libcudnn_graph. tools/gpu_check.sh joins them where all have come
+#                                          a wheel of nvidia-cudnn-cu13 that is here (13: the toolkit's CUDA), into
+#                                          cudnn/part.*: each fits a call of its own beside the tree. NVRTC, which compiles the
+#                                          engines' kernels, is inside libcudnn_graph. tools/gpu_check.sh joins them where all
+#                                          have come
 #        tools/gpu_prepare.sh simulator TREE FOLDER  for tests/gpu/rehearse.sh: packs the programs of a build folder, and the
 #                                                    simulator in place of the backend, into FOLDER
 #        tools/gpu_prepare.sh unpack       on the other machine: unpacks gpu/*.deb into build/prefix, as tools/gpu_check.sh build does
@@ -147,14 +148,16 @@ tree_kib() {
 
 # cudnn [WHEEL]
 cudnn() {
-    local wheel=${1-} work room
+    local wheel=${1-} work room cuda
     command -v xz >/dev/null || fail "xz is not there"
     work=$(mktemp -d)
     # shellcheck disable=SC2064 # now
     trap "rm -rf '$work'" EXIT
     if [ -z "$wheel" ]; then
-        python3 -m pip download -q --no-deps --only-binary=:all: -d "$work" nvidia-cudnn-cu12 >"$work/log" 2>&1 ||
-            fail "pip could not download nvidia-cudnn-cu12: $(tail -n 1 "$work/log")"
+        cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+        [ -n "$cuda" ] || fail "nvcc does not say which CUDA the toolkit is"
+        python3 -m pip download -q --no-deps --only-binary=:all: -d "$work" "nvidia-cudnn-cu$cuda" >"$work/log" 2>&1 ||
+            fail "pip could not download nvidia-cudnn-cu$cuda: $(tail -n 1 "$work/log")"
         wheel=$(compgen -G "$work/*.whl")
     fi
     [ -e "$wheel" ] || fail "$wheel is not there"

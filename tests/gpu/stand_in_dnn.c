@@ -1,4 +1,4 @@
-/* Stands for a library of cuDNN: of version STAND_IN_DNN, or, with STAND_IN_ENGINE, for its engines. As cuDNN does, it finds its
+/* Stands for a library of cuDNN: of version STAND_IN_DNN for STAND_IN_CUDA, or, with STAND_IN_ENGINE, for its engines. As cuDNN does, it finds its
  * engines by their name alone: cudnnCreate gives their version for a handle. */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -12,11 +12,17 @@ size_t engine_version(void)
 }
 #else
 size_t cudnnGetVersion(void);
+size_t cudnnGetCudartVersion(void);
 int cudnnCreate(void **handle);
 int nothing(void);
 size_t cudnnGetVersion(void)
 {
     return STAND_IN_DNN;
+}
+
+size_t cudnnGetCudartVersion(void)
+{
+    return STAND_IN_CUDA;
 }
 
 int cudnnCreate(void **handle)

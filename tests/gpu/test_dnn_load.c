@@ -9,8 +9,9 @@ SUITE_LABELS(cuda)
 
 enum { OLD = 91900, NEW = 92800 }; /* of the stand-ins in directories of these names beside the program */
 
-#define OLD_DIRECTORY BIN_DIR "/dnn/old"
-#define NEW_DIRECTORY BIN_DIR "/dnn/new"
+#define OLD_DIRECTORY   BIN_DIR "/dnn/old"
+#define NEW_DIRECTORY   BIN_DIR "/dnn/new"
+#define OTHER_DIRECTORY BIN_DIR "/dnn/other" /* the newest of all, for another CUDA */
 
 /* In the environment of each: LD_LIBRARY_PATH=OLD_DIRECTORY. */
 static const struct {
@@ -25,8 +26,10 @@ static const struct {
     {":" NEW_DIRECTORY, NEW, NULL}, /* an empty one is the loader's path */
     {BIN_DIR ":" OLD_DIRECTORY, OLD, NULL},
     {":", OLD, NULL},
-    {"", 0, "EPS_CUDNN has no libcudnn_graph.so.9 that loads"},
-    {BIN_DIR, 0, "EPS_CUDNN has no libcudnn_graph.so.9 that loads"},
+    {"", 0, "EPS_CUDNN has no libcudnn_graph.so.9 of this CUDA that loads"},
+    {NEW_DIRECTORY ":" OTHER_DIRECTORY, NEW, NULL},
+    {OTHER_DIRECTORY, 0, "EPS_CUDNN has no libcudnn_graph.so.9 of this CUDA that loads"},
+    {BIN_DIR, 0, "EPS_CUDNN has no libcudnn_graph.so.9 of this CUDA that loads"},
 };
 
 TEST_EACH(the_newest_that_is_named_is_loaded_with_its_own_engines, COUNT(rows))

@@ -215,8 +215,11 @@ found=$(
 # shellcheck disable=SC2317,SC2030,SC2034 # called by what is sourced, in a shell of its own
 found=$(
     part=gpt2 results=/dev/null log=/dev/null bin=$work python=false simulate='' out=$work
+    # shellcheck source=/dev/null
     . tools/gpu/programs.sh
+    # shellcheck source=/dev/null
     . tools/gpu/common.sh
+    # shellcheck source=/dev/null
     . tools/gpu/published.sh
     seq=1024 free=15
     plan() { echo '{"host": {"current": 12000000000, "step_ms": 70.5, "measured": true, "parameters": 1000'; }

@@ -7,6 +7,8 @@
 
 extern "C" {
 void *cudasim_dlopen(const char *path, int mode);
+void *cudasim_dlmopen(long space, const char *path, int mode);
+int cudasim_dlinfo(void *library, int request, void *out);
 void *cudasim_dlsym(void *library, const char *name);
 int cudasim_dlclose(void *library);
 }
@@ -55,6 +57,11 @@ static size_t kind_bytes(int kind)
         return 1;
     }
     return 4;
+}
+
+static size_t get_cuda_version()
+{
+    return CUDART_VERSION;
 }
 
 static size_t get_version()
@@ -341,6 +348,19 @@ void *cudasim_dlopen(const char *path, int mode)
     return state.as_asked.version && strstr(path, "libcudnn_graph.so.9") ? &state : NULL;
 }
 
+void *cudasim_dlmopen(long space, const char *path, int mode)
+{
+    (void)space;
+    return cudasim_dlopen(path, mode);
+}
+
+/* It lies nowhere. */
+int cudasim_dlinfo(void *library, int request, void *out)
+{
+    (void)library, (void)request, (void)out;
+    return -1;
+}
+
 int cudasim_dlclose(void *library)
 {
     (void)library;
@@ -354,6 +374,7 @@ void *cudasim_dlsym(void *library, const char *name)
         void *function;
     } functions[] = {
         {"cudnnGetVersion", (void *)get_version},
+        {"cudnnGetCudartVersion", (void *)get_cuda_version},
         {"cudnnGetErrorString", (void *)error_string},
         {"cudnnCreate", (void *)create_handle},
         {"cudnnDestroy", (void *)destroy_handle},

@@ -1,11 +1,11 @@
-/* cuDNN, found at run time: the newest in the directories of EPS_CUDNN or, if that is unset, in
- * the usual places.
+/* cuDNN, found at run time: the newest for this CUDA in the directories of EPS_CUDNN or, if that is unset, in the usual places.
  *
  * A version is asked for in a namespace of its own, since cuDNN 9.19 stays loaded once it was: engines of another version would
  * be linked with it. And the libraries load each other by name alone, so LD_LIBRARY_PATH could lead to engines of another
  * version, with which nothing can be planned. Therefore those beside the chosen one are loaded here, by their paths. */
 #include "device/cuda/dnn/dnn.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <libgen.h>
 #include <limits.h>
@@ -19,19 +19,25 @@ static const char graph[] = "libcudnn_graph.so.9";
 static const char *const beside[] = {"libcudnn_engines_runtime_compiled.so.9", "libcudnn_engines_tensor_ir.so.9",
                                      "libcudnn_engines_precompiled.so.9", "libcudnn_heuristic.so.9"};
 
-/* The version of the library at this path or, without a slash, on the loader's; 0: there is none that loads. */
+static size_t number_of(void *library, const char *name)
+{
+    void *symbol = library ? dlsym(library, name) : NULL;
+    size_t (*number)(void);
+
+    memcpy(&number, &symbol, sizeof number);
+    return symbol ? number() : 0;
+}
+
+/* The version of the library at this path or, without a slash, on the loader's; 0: there is none that loads, or it is another
+ * CUDA's. Such a one ends the process at its first plan: it does not find the cuBLASLt of its CUDA. */
 static size_t version_at(const char *path)
 {
     void *library = dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_LOCAL);
-    void *symbol = library ? dlsym(library, "cudnnGetVersion") : NULL;
-    size_t (*version)(void), n = 0;
+    const size_t cuda = number_of(library, "cudnnGetCudartVersion"), version = number_of(library, "cudnnGetVersion");
 
-    memcpy(&version, &symbol, sizeof version);
-    if (symbol)
-        n = version();
     if (library)
         dlclose(library);
-    return n;
+    return cuda / 1000 == CUDART_VERSION / 1000 ? version : 0;
 }
 
 /* The newest in these directories, which colons separate; an empty one is the loader's path. NULL: none loads. */
@@ -100,8 +106,8 @@ bool dnn_api_load(struct dnn_api *api, const char **why)
 
     *api = (struct dnn_api){.library = library_open()};
     if (!api->library) {
-        *why = getenv("EPS_CUDNN") ? "EPS_CUDNN has no libcudnn_graph.so.9 that loads"
-                                   : "no libcudnn_graph.so.9 was found; EPS_CUDNN=DIR says where it is";
+        *why = getenv("EPS_CUDNN") ? "EPS_CUDNN has no libcudnn_graph.so.9 of this CUDA that loads"
+                                   : "no libcudnn_graph.so.9 of this CUDA was found; EPS_CUDNN=DIR says where it is";
         return false;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -202,7 +202,8 @@ static const struct refusal {
     {{.version = 91900, .n_proposals = 1, .proposals = {{.is_refused = true}}}, none_fits},
     {{.version = 91900, .n_proposals = 1, .proposals = {{.workspace = 1 << 30}}}, none_fits},
     {{.version = 91900, .n_proposals = 1, .fails = true}, "attention: our own kernels: failed"},
-    {{.version = 0}, "attention: our own kernels: no libcudnn_graph.so.9 was found; EPS_CUDNN=DIR says where it is"},
+    {{.version = 0},
+     "attention: our own kernels: no libcudnn_graph.so.9 of this CUDA was found; EPS_CUDNN=DIR says where it is"},
 };
 enum { N_REFUSALS = sizeof refusals / sizeof *refusals };
 
