@@ -338,37 +338,45 @@ struct eps_exported {
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 
-/* The gradient of a run with approximate gradients beside the exact one, at a checkpoint or at all checkpoints of a run
- * directory; so every N steps, with save_every N and keep 0. Both are those of the run's next step, over the same minibatch; the run
- * itself is only read. Each is a step of a run of its own, whose files are in the directory for as long: two checkpoints.
- * The distance is that of one step: an unbiased form has noise. */
+/* Approximate gradients of a run beside the exact one, at a checkpoint or at all checkpoints of a run directory; so every N
+ * steps, with save_every N and keep 0. All are those of the run's next step, over the same minibatch; the run itself is only
+ * read. Each is a step of a run of its own, whose files are in the directory for as long: two checkpoints, and with several
+ * draws 8 bytes a trained element.
+ *
+ * The distance of one draw has noise. With n draws g_i of the exact g, and m their mean: noise^2 is sum |g_i - m|^2 / (n - 1),
+ * and |m - g|^2 has the mean |bias|^2 + noise^2 / n. So a form shows bias where `off` is well above noise / sqrt(n). */
 struct eps_bias_layer {
-    char name[128];     /* "transformer.h.0"; "other": all tensors outside of blocks; "all" */
-    uint64_t n;         /* trained elements */
-    double cosine;      /* of the approximate gradient with the exact one; NAN: one of them is 0 */
+    char name[128]; /* "transformer.h.0"; "other": all tensors outside of blocks; "all" */
+    uint64_t n;     /* trained elements */
+    double cosine;  /* of the approximate gradient, of several draws their mean, with the exact one; NAN: one is 0 */
     double norm, exact; /* Euclidean norms of both */
+    double noise, off;  /* of a draw; |m - g|. NAN: there is one draw */
 };
 struct eps_bias {
     uint64_t step;
     const char *approximate; /* as the option */
+    uint32_t draws;
     const struct eps_bias_layer
         *layers; /* (n_layers) from the input up, then "other", which may be empty, then "all" */
     size_t n_layers;
 };
 struct eps_bias_options {
-    const char *run;        /* a run directory, or a step-N in it */
-    const char *base_model; /* of an adapter, as in eps_train_options */
-    const char *device;     /* as in eps_train_options on resume */
-    uint64_t device_mem;    /* as in eps_train_options on resume */
-    const char *programs;   /* as in eps_train_options */
+    const char *run;         /* a run directory, or a step-N in it */
+    const char *approximate; /* the form, not "any"; NULL: the run's */
+    uint32_t draws;          /* at least 1; above it the form must draw: wta, attention or coded */
+    const char *base_model;  /* of an adapter, as in eps_train_options */
+    const char *device;      /* as in eps_train_options on resume */
+    uint64_t device_mem;     /* as in eps_train_options on resume */
+    const char *programs;    /* as in eps_train_options */
 };
-struct eps_bias_options eps_bias_defaults(void); /* all options unset; run must be set */
+struct eps_bias_options eps_bias_defaults(void); /* one draw, all else unset; run must be set */
 struct eps_bias_events {
     void (*on_bias)(void *user, const struct eps_bias *bias); /* of each checkpoint, from the oldest */
     int (*should_stop)(void *user);                           /* asked several times a second; not 0: -EINTR */
 };
-/* -EINVAL: the run's gradients are exact, or those of preferences, whose reference are the run's first weights, or its data
- * came from standard input; -ENOENT: no checkpoint; otherwise as eps_train. */
+/* -EINVAL: neither the run nor the options have a form, or it draws nothing where several draws are asked for; gradients are
+ * those of preferences, whose reference are the run's first weights; the run's data came from standard input. -ENOENT: no
+ * checkpoint. Otherwise as eps_train. */
 int eps_bias(const struct eps_bias_options *options, const struct eps_bias_events *events, void *user,
              struct eps_error *error);
 

@@ -301,8 +301,10 @@ static int check_bias(const struct command *command, const struct argument_texts
 /* Options of --bias without it. */
 static int check_picture(const struct command *command, const struct eps_bias_options *bias, bool json)
 {
-    return json || bias->device || bias->device_mem || bias->base_model
-               ? arguments_fail(command, -EDOM, "--json, --device, --device-mem and --base-model go with --bias")
+    return json || bias->device || bias->device_mem || bias->base_model || bias->approximate || bias->draws > 1
+               ? arguments_fail(
+                     command, -EDOM,
+                     "--json, --approximate, --draws, --device, --device-mem and --base-model go with --bias")
                : -1;
 }
 
@@ -321,10 +323,15 @@ int command_report(int argc, char **argv)
          "directory. --out is needed"},
         {"Approximate gradients", .kind = ARGUMENT_HEADING},
         {"--bias", NULL, ARGUMENT_FLAG, &biased,
-         "print instead, for each checkpoint of a run with --approximate (RUN may also be a step-N) and each layer, "
-         "the "
-         "cosine of the approximate gradient of a minibatch with the exact one, and the ratio of their norms. Computes "
-         "both, in RUN's directory"},
+         "print instead, for each checkpoint of a run (RUN may also be a step-N) and each layer, the cosine of the "
+         "approximate gradient of a minibatch with the exact one, and the ratio of their norms. Computes both, in "
+         "RUN's "
+         "directory"},
+        {"--approximate", "FORM", ARGUMENT_TEXT, &bias.approximate,
+         "with --bias: the form, as in eps train; by default the run's own"},
+        {"--draws", "N", ARGUMENT_COUNT, &bias.draws,
+         "with --bias: draw N times, and print the noise of one draw, how far the mean of all is off, and how far it "
+         "would be by noise alone, so that a bias shows"},
         {"--json", NULL, ARGUMENT_FLAG, &json, "with --bias: print an object a checkpoint, each in a line"},
         {"--base-model", "DIR", ARGUMENT_TEXT, &bias.base_model, "as in eps train"},
         {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &bias.device,

@@ -1,12 +1,16 @@
-/* eps_bias: what a run's approximate gradients are worth, as of its checkpoints.
+/* eps_bias: what approximate gradients are worth, as of a run's checkpoints.
  *
  * A gradient is read from the first moments after the run's next step, done by itself from a checkpoint of the same files
  * and other options: with beta1 = 0 Adam's m is the gradient, in fp32, and so is a momentum of SGD that decays to nothing. So
  * what is compared is what the run's own programs compute and sum, over the run's own next minibatch, whatever the form,
- * device, parts and adapters. */
+ * device, parts and adapters.
+ *
+ * Several draws differ in the number that the form gets, and in the random bits that follow from it. Each is a run that is
+ * removed once it is compared: of all there stay the sum of the distances, by element, and of their squares, by layer. */
 #include "client/eps.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
+#include "client/options/options.h"
 #include "client/options/value.h"
 #include "client/record/checkpoints.h"
 #include "client/record/record.h"
@@ -23,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,13 +36,16 @@ enum { CHUNK = 4096 }; /* elements that are compared at a time */
 /* Sums over a layer's elements. */
 struct sums {
     struct eps_bias_layer *layer;
-    double product, square, exact_square;
+    double product, square, exact_square; /* of the mean draw and the exact gradient */
+    double off;                           /* of the mean draw's distance, squares */
+    double distance;                      /* of all draws' distances, squares */
 };
 
 struct bias {
     const struct eps_bias_options *options;
     const struct eps_bias_events *events;
     void *user;
+    char form[256];         /* of the draws, without their number */
     char path[PATH_MAX];    /* of the checkpoint */
     char scratch[PATH_MAX]; /* the directory of both runs; empty: there is none */
     struct checkpoint checkpoint;
@@ -49,8 +57,16 @@ struct bias {
 
 struct eps_bias_options eps_bias_defaults(void)
 {
-    return (struct eps_bias_options){0};
+    return (struct eps_bias_options){.draws = 1};
 }
+
+/* The exact gradient, as a file of moments has it, and how far all draws are from it. */
+struct gradients {
+    int fd;
+    struct safetensors exact;
+    double *apart; /* for each element the sum; NULL: there is one draw */
+    size_t apart_bytes;
+};
 
 /* ---- one gradient ---- */
 
@@ -249,66 +265,114 @@ static int list_layers(struct bias *b, const struct safetensors *file, struct er
     return rc;
 }
 
-static void add(struct sums *sums, const float *exact, const float *approximate, size_t n)
+/* Elements of one tensor, of one draw or, without it, of the mean of all. */
+struct piece {
+    const float *exact, *draw;
+    double *apart; /* sums of all draws' distances; NULL: there is one draw */
+    uint64_t n;
+};
+
+/* A tensor's elements count for its layer, and for all. */
+typedef void visit_piece(const struct bias *b, struct sums *sums, const struct piece *piece);
+
+static void add_distances(const struct bias *b, struct sums *sums, const struct piece *piece)
 {
-    sums->layer->n += n;
-    for (size_t i = 0; i < n; i++) {
-        sums->product += (double)exact[i] * (double)approximate[i];
-        sums->square += (double)approximate[i] * (double)approximate[i];
-        sums->exact_square += (double)exact[i] * (double)exact[i];
+    (void)b;
+    for (uint64_t i = 0; i < piece->n; i++)
+        sums->distance += pow((double)piece->draw[i] - (double)piece->exact[i], 2);
+}
+
+static void add_mean(const struct bias *b, struct sums *sums, const struct piece *piece)
+{
+    sums->layer->n += piece->n;
+    for (uint64_t i = 0; i < piece->n; i++) {
+        const double exact = (double)piece->exact[i],
+                     mean = piece->apart ? exact + piece->apart[i] / b->options->draws : (double)piece->draw[i];
+        sums->product += exact * mean;
+        sums->square += mean * mean;
+        sums->exact_square += exact * exact;
+        sums->off += pow(mean - exact, 2);
     }
 }
 
-static int compare_tensor(const struct bias *b, const struct safetensors_entry *exact,
-                          const struct safetensors_entry *approximate, struct error *err)
+static int visit_tensor(const struct bias *b, const struct safetensors_entry *exact,
+                        const struct safetensors_entry *draw, double *apart, visit_piece *visit, struct error *err)
 {
     float left[CHUNK], right[CHUNK];
     int rc = 0;
 
-    if (!approximate || approximate->n != exact->n)
+    if (draw && draw->n != exact->n)
         return error_set(err, -EINVAL, "%.100s is of another size without --approximate", exact->name);
     for (uint64_t done = 0, n; !rc && done < exact->n; done += n) {
         n = exact->n - done < CHUNK ? exact->n - done : CHUNK;
+        const struct piece piece = {left, draw ? right : NULL, apart ? apart + done : NULL, n};
         rc = safetensors_read(left, exact, done, n, err);
-        if (!rc)
-            rc = safetensors_read(right, approximate, done, n, err);
+        if (!rc && draw)
+            rc = safetensors_read(right, draw, done, n, err);
         if (rc)
             break;
-        add(find_sums(b, gradient_of(exact)), left, right, n);
-        add(&b->sums[b->n_layers - 1], left, right, n);
+        for (uint64_t i = 0; draw && apart && i < n; i++)
+            piece.apart[i] += (double)right[i] - (double)left[i];
+        visit(b, find_sums(b, gradient_of(exact)), &piece);
+        visit(b, &b->sums[b->n_layers - 1], &piece);
+    }
+    return rc;
+}
+
+/* draw: NULL: the mean of all. */
+static int visit_all(const struct bias *b, const struct gradients *g, const struct safetensors *draw,
+                     visit_piece *visit, struct error *err)
+{
+    double *apart = g->apart;
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < g->exact.n_entries; i++) {
+        const struct safetensors_entry *exact = &g->exact.entries[i],
+                                       *drawn = draw ? safetensors_find(draw, exact->name) : NULL;
+        if (!gradient_of(exact))
+            continue;
+        rc = draw && !drawn ? error_set(err, -EINVAL, "%.100s is missing with --approximate", exact->name)
+                            : visit_tensor(b, exact, drawn, apart, visit, err);
+        apart = apart ? apart + exact->n : NULL;
     }
     return rc;
 }
 
 static void finish(const struct bias *b)
 {
+    const double n = b->options->draws;
+
     for (struct sums *sums = b->sums; sums < b->sums + b->n_layers; sums++) {
-        sums->layer->norm = sqrt(sums->square), sums->layer->exact = sqrt(sums->exact_square);
-        sums->layer->cosine =
-            sums->square > 0 && sums->exact_square > 0 ? sums->product / (sums->layer->norm * sums->layer->exact) : NAN;
+        struct eps_bias_layer *layer = sums->layer;
+        layer->norm = sqrt(sums->square), layer->exact = sqrt(sums->exact_square), layer->off = sqrt(sums->off);
+        layer->cosine = sums->square > 0 && sums->exact_square > 0 ? sums->product / (layer->norm * layer->exact) : NAN;
+        layer->noise = n > 1 ? sqrt(fmax(0, (sums->distance - n * sums->off) / (n - 1))) : NAN;
     }
 }
 
-static int compare(struct bias *b, int exact_fd, int approximate_fd, struct error *err)
-{
-    struct safetensors exact = {0}, approximate = {0};
-    int rc = safetensors_open(&exact, exact_fd, err);
-
-    if (!rc)
-        rc = safetensors_open(&approximate, approximate_fd, err);
-    if (!rc)
-        rc = list_layers(b, &exact, err);
-    for (size_t i = 0; !rc && i < exact.n_entries; i++)
-        if (gradient_of(&exact.entries[i]))
-            rc = compare_tensor(b, &exact.entries[i], safetensors_find(&approximate, exact.entries[i].name), err);
-    if (!rc)
-        finish(b);
-    safetensors_close(&exact);
-    safetensors_close(&approximate);
-    return rc;
-}
-
 /* ---- a checkpoint ---- */
+
+/* Of a file that is removed with the others; as it is shared, memory may be less. */
+static int begin_apart(const struct bias *b, struct gradients *g, struct error *err)
+{
+    char path[PATH_MAX + 64];
+
+    for (size_t i = 0; i < g->exact.n_entries; i++)
+        g->apart_bytes += gradient_of(&g->exact.entries[i]) ? g->exact.entries[i].n * sizeof *g->apart : 0;
+    snprintf(path, sizeof path, "%s/apart", b->scratch);
+    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    int rc = -posix_fallocate(fd, 0, (off_t)g->apart_bytes); /* zeros, on a disk that has room */
+    void *at = rc ? MAP_FAILED : mmap(NULL, g->apart_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!rc && at == MAP_FAILED)
+        rc = -errno;
+    close(fd);
+    if (rc)
+        return error_set(err, rc, "%s: %s", path, strerror(-rc));
+    g->apart = at;
+    return 0;
+}
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
@@ -328,12 +392,33 @@ static int make_scratch(struct bias *b, const char *directory, struct error *err
     return -errno;
 }
 
+/* The form of the draws: the one that is asked for, or the run's. */
+static int choose_form(struct bias *b, struct error *err)
+{
+    const char *form = b->options->approximate ? b->options->approximate : b->record.options.approximate;
+    struct client_approximation allowed;
+    int rc = client_options_approximate(&allowed, form, err);
+
+    if (rc)
+        return rc;
+    if (eps_approximate_is_any(form))
+        return error_set(err, -EDOM, "--approximate any: a form is needed, as wta=0.3");
+    if (b->options->draws > 1 && allowed.sampling.share == 0 && allowed.sampling.queries == 0 && allowed.kept_bits == 0)
+        return error_set(err, -EDOM, "--draws %" PRIu32 ": --approximate %.100s draws nothing: once is enough",
+                         b->options->draws, form);
+    if (snprintf(b->form, sizeof b->form, "%s", form) >= (int)sizeof b->form)
+        return error_set(err, -EDOM, "--approximate: %zu characters are too many", strlen(form));
+    return 0;
+}
+
 static int check_options(const struct bias *b, struct error *err)
 {
     const struct eps_train_options *o = &b->record.options;
 
-    if (!o->approximate)
-        return error_set(err, -EINVAL, "%s: its run has exact gradients (no --approximate), so there is no bias",
+    if (!b->options->approximate && !o->approximate)
+        return error_set(err, -EINVAL,
+                         "%s: its run has exact gradients (no --approximate), so there is no bias: name a form by "
+                         "--approximate",
                          b->path);
     if (o->momentum == 0)
         return error_set(err, -EINVAL, "%s: its run keeps no momentum (--momentum 0), from which gradients are read",
@@ -359,23 +444,63 @@ static int read_checkpoint(struct bias *b, struct error *err)
         error_prefix(err, b->path);
     if (fd >= 0)
         close(fd);
-    return rc ? rc : check_options(b, err);
+    if (!rc)
+        rc = check_options(b, err);
+    return rc ? rc : choose_form(b, err);
+}
+
+static void discard(const struct bias *b, const char *name)
+{
+    char path[PATH_MAX + 64];
+
+    snprintf(path, sizeof path, "%s/of-%s", b->scratch, name);
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    snprintf(path, sizeof path, "%s/%s", b->scratch, name);
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int add_draw(struct bias *b, const struct gradients *g, uint32_t number, struct error *err)
+{
+    struct safetensors draw = {0};
+    char form[sizeof b->form + 32], name[32];
+    int fd = -1;
+
+    snprintf(form, sizeof form, number > 0 ? "%s,draw=%" PRIu32 : "%s", b->form, number);
+    snprintf(name, sizeof name, "draw-%" PRIu32, number);
+    int rc = make_gradient(b, &fd, name, form, err);
+    if (!rc)
+        rc = safetensors_open(&draw, fd, err);
+    if (!rc)
+        rc = visit_all(b, g, &draw, g->apart ? add_distances : add_mean, err);
+    safetensors_close(&draw);
+    if (fd >= 0)
+        close(fd);
+    discard(b, name);
+    return rc;
 }
 
 static int measure(struct bias *b, struct error *err)
 {
-    const char *form = b->record.options.approximate;
-    int exact_fd = -1, approximate_fd = -1;
-    int rc = make_gradient(b, &exact_fd, "exact", NULL, err);
+    struct gradients g = {.fd = -1};
+    int rc = make_gradient(b, &g.fd, "exact", NULL, err);
 
     if (!rc)
-        rc = make_gradient(b, &approximate_fd, "approximate", form, err);
+        rc = safetensors_open(&g.exact, g.fd, err);
     if (!rc)
-        rc = compare(b, exact_fd, approximate_fd, err);
-    if (exact_fd >= 0)
-        close(exact_fd);
-    if (approximate_fd >= 0)
-        close(approximate_fd);
+        rc = list_layers(b, &g.exact, err);
+    if (!rc && b->options->draws > 1)
+        rc = begin_apart(b, &g, err);
+    for (uint32_t i = 0; !rc && i < b->options->draws; i++)
+        rc = add_draw(b, &g, i, err);
+    if (!rc && g.apart)
+        rc = visit_all(b, &g, NULL, add_mean, err);
+    if (!rc)
+        finish(b);
+    if (g.apart)
+        munmap(g.apart, g.apart_bytes);
+    safetensors_close(&g.exact);
+    if (g.fd >= 0)
+        close(g.fd);
     return rc;
 }
 
@@ -389,7 +514,7 @@ static int tell_checkpoint(struct bias *b, const char *directory, struct error *
     if (!rc)
         rc = measure(b, err);
     if (!rc && b->events && b->events->on_bias) {
-        const struct eps_bias bias = {b->checkpoint.step, b->record.options.approximate, b->layers, b->n_layers};
+        const struct eps_bias bias = {b->checkpoint.step, b->form, b->options->draws, b->layers, b->n_layers};
         b->events->on_bias(b->user, &bias);
     }
     if (b->scratch[0])
@@ -429,7 +554,7 @@ int eps_bias(const struct eps_bias_options *options, const struct eps_bias_event
     struct error err = {""};
     int rc;
 
-    assert(options->run);
+    assert(options->run && options->draws > 0);
     if (snprintf(training, sizeof training, "%s/" CHECKPOINT_TRAINING, options->run) >= (int)sizeof training)
         rc = error_set(&err, -ENAMETOOLONG, "%.200s: name too long", options->run);
     else if (access(training, F_OK) == 0) {

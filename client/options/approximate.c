@@ -4,6 +4,7 @@
 #include "proto/base/size.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,10 +49,40 @@ static int read_share(double *out, const struct share *share, const char *text, 
                      (int)size_smaller(n, 60), text, share->of, SAMPLING_LEAST_SHARE);
 }
 
+/* Who wins. */
+static const char *const rules[] = {
+    [SAMPLE_PAPER] = "paper", [SAMPLE_VARIANCE] = "variance", [SAMPLE_NONE] = "none", [SAMPLE_ALL] = "all"};
+
 struct reading {
     struct client_approximation *out;
-    bool ruled; /* a rule was given */
+    bool ruled, drawn; /* a rule was given; a draw */
 };
+
+static bool read_rule(struct reading *r, const char *word, size_t n)
+{
+    static const char key[] = "rule=";
+    const size_t length = strlen(key);
+
+    for (unsigned i = 0; !r->ruled && i < sizeof rules / sizeof *rules; i++)
+        if (n > length && strncmp(word, key, length) == 0 && is_word(word + length, n - length, rules[i])) {
+            r->out->sampling.rule = (enum sample_rule)i;
+            return r->ruled = true;
+        }
+    return false;
+}
+
+static bool read_draw(struct reading *r, const char *word, size_t n)
+{
+    static const char key[] = "draw=";
+    const size_t length = strlen(key);
+    double draw;
+
+    if (r->drawn || n <= length || strncmp(word, key, length) != 0 ||
+        !client_options_real(&draw, word + length, n - length) || draw > UINT32_MAX || draw != floor(draw))
+        return false;
+    r->out->sampling.draw = (uint32_t)draw;
+    return r->drawn = true;
+}
 
 static int read_word(void *context, const char *word, size_t n, struct error *err)
 {
@@ -65,11 +96,8 @@ static int read_word(void *context, const char *word, size_t n, struct error *er
         if (n > key && strncmp(word, shares[i].key, key) == 0 && *given[i] == 0)
             return read_share(given[i], &shares[i], word + key, n - key, err);
     }
-    if (!r->ruled && (is_word(word, n, "rule=paper") || is_word(word, n, "rule=variance"))) {
-        sampling->least = word[5] == 'v';
-        r->ruled = true;
+    if (read_rule(r, word, n) || read_draw(r, word, n))
         return 0;
-    }
     if (out->kept_bits == 0 && (is_word(word, n, "coded=8") || is_word(word, n, "coded=4"))) {
         out->kept_bits = (uint32_t)(word[6] - '0');
         return 0;
@@ -79,9 +107,14 @@ static int read_word(void *context, const char *word, size_t n, struct error *er
         return 0;
     }
     return error_set(err, -EDOM,
-                     "--approximate %.*s: it takes wta=X and attention=X, with rule=paper or rule=variance, "
-                     "coded=8 or coded=4, and pool=2, pool=4 or pool=8, each once, or any alone",
+                     "--approximate %.*s: it takes wta=X and attention=X, with rule=paper, variance, none or all "
+                     "and draw=N, coded=8 or coded=4, and pool=2, pool=4 or pool=8, each once, or any alone",
                      (int)size_smaller(n, 60), word);
+}
+
+static bool samples(const struct client_approximation *allowed)
+{
+    return allowed->sampling.share > 0 || allowed->sampling.queries > 0;
 }
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
@@ -92,8 +125,11 @@ int client_options_approximate(struct client_approximation *out, const char *tex
     if (eps_approximate_is_any(text))
         return 0;
     int rc = client_options_words("--approximate", text, read_word, &r, err);
-    if (!rc && r.ruled && out->sampling.share == 0 && out->sampling.queries == 0)
+    if (!rc && r.ruled && !samples(out))
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
+    if (!rc && r.drawn && !samples(out) && out->kept_bits == 0)
+        rc = error_set(err, -EDOM, "--approximate has a draw, but draws nothing: add wta=0.3, or leave draw=%u out",
+                       out->sampling.draw);
     if (out->sampling.share == 1) /* all of them: exact */
         out->sampling.share = 0;
     if (out->sampling.queries == 1)
@@ -106,12 +142,17 @@ bool eps_approximate_is_any(const char *approximate)
     return approximate && strcmp(approximate, "any") == 0;
 }
 
+static bool keeps_largest(const struct client_approximation *allowed)
+{
+    return samples(allowed) && allowed->sampling.rule == SAMPLE_ALL;
+}
+
 bool client_approximate_is_biased(const char *approximate)
 {
     struct client_approximation allowed;
 
     client_options_approximate(&allowed, approximate, NULL);
-    return allowed.kept_bits > 0 || allowed.pooled > 0;
+    return allowed.kept_bits > 0 || allowed.pooled > 0 || keeps_largest(&allowed);
 }
 
 const char *eps_approximate_text(const char *approximate)
@@ -124,6 +165,9 @@ const char *eps_approximate_text(const char *approximate)
         return codes || allowed.sampling.share > 0 || allowed.sampling.queries > 0
                    ? "gradients are approximate, in several ways"
                    : "gradients of convolutions' weights are computed from means of blocks of pixels";
+    if (keeps_largest(&allowed))
+        return codes ? "gradients are those of the largest terms, and layers keep activations in fewer bits"
+                     : "gradients are those of the largest terms, so they are biased";
     if (allowed.sampling.queries > 0) /* and whatever is below the last attention */
         return codes ? "gradients are estimated, and layers keep activations in fewer bits"
                      : "gradients are estimated, without bias";

@@ -41,8 +41,7 @@ static void run_change(const struct operation_run *r, const struct schedule_step
 {
     const unsigned bits = r->program->values[step->value].bits;
     const size_t n = operation_row_elements(r, step->value) * operation_columns(r, step->value);
-    const struct random_key key =
-        random_site_key(r->seed, r->step, r->unit, RANDOM_VALUES + (enum random_site)step->value);
+    const struct random_key key = operation_draw_key(r, RANDOM_VALUES + (enum random_site)step->value);
     void *const from = r->at[step->inputs[0]], *const to = r->at[step->outputs[0]];
 
     if (step->action == SCHEDULE_COMPRESS)

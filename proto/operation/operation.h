@@ -108,6 +108,12 @@ struct operation_run {
     uint32_t n_positions; /* capacity of a cache */
 };
 
+/* Random bits that make a gradient inexact. Another draw has those of another seed, while dropout keeps its own. */
+static inline struct random_key operation_draw_key(const struct operation_run *r, enum random_site site)
+{
+    return random_site_key(r->seed ^ (uint64_t)r->sampling.draw << 32, r->step, r->unit, site);
+}
+
 /* Called before a matrix is read. Brings sparse weights into their place, if others may be there. */
 void operation_begin_weights(const struct operation_run *r, int tensor);
 

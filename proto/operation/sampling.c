@@ -38,17 +38,17 @@ uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *o
 static void choose(const struct operation_run *r, const struct sampling_shape *of, const float *scores, int tensor,
                    uint32_t *chosen, float *weights)
 {
-    r->ops->choose_rows(r->dev,
-                        &(struct device_choose_rows){.n_rows = of->n_rows,
-                                                     .n_tokens = of->n_tokens,
-                                                     .n_chosen = sampling_count(&r->sampling, of->n_tokens),
-                                                     .least = r->sampling.least,
-                                                     .scores = scores,
-                                                     .chosen = chosen,
-                                                     .weights = weights,
-                                                     .key = random_site_key(r->seed, r->step, r->unit,
-                                                                            RANDOM_ROWS + (enum random_site)tensor),
-                                                     .first_row = r->first_row});
+    const struct random_key key = operation_draw_key(r, RANDOM_ROWS + (enum random_site)tensor);
+
+    r->ops->choose_rows(r->dev, &(struct device_choose_rows){.n_rows = of->n_rows,
+                                                             .n_tokens = of->n_tokens,
+                                                             .n_chosen = sampling_count(&r->sampling, of->n_tokens),
+                                                             .rule = r->sampling.rule,
+                                                             .scores = scores,
+                                                             .chosen = chosen,
+                                                             .weights = weights,
+                                                             .key = key,
+                                                             .first_row = r->first_row});
 }
 
 /* Norms of x (m, n), or what is there times these. */
@@ -103,7 +103,7 @@ void sampling_choose_queries(const struct operation_run *r, int value, struct de
     char *const base = op->scratch;
     float *const scores = (float *)(void *)(base + at.scores), *const weights = (float *)(void *)(base + at.weights);
     uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
-    const struct random_key key = random_site_key(r->seed, r->step, r->unit, RANDOM_QUERIES + (enum random_site)value);
+    const struct random_key key = operation_draw_key(r, RANDOM_QUERIES + (enum random_site)value);
 
     r->ops->row_norms(r->dev, &(struct device_row_norms){.m = op->n_rows * op->n_tokens,
                                                          .n = op->width / op->n_heads,
@@ -115,7 +115,7 @@ void sampling_choose_queries(const struct operation_run *r, int value, struct de
     r->ops->choose_rows(r->dev, &(struct device_choose_rows){.n_rows = n_rows,
                                                              .n_tokens = op->n_tokens,
                                                              .n_chosen = op->n_chosen,
-                                                             .least = r->sampling.least,
+                                                             .rule = r->sampling.rule,
                                                              .ascends = true,
                                                              .scores = scores,
                                                              .chosen = chosen,
@@ -205,10 +205,10 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
     choose(r, of, scores, tensor, chosen, (float *)(void *)(base + at.weights));
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, of->n_rows * k, x, chosen, NULL, rows});
     if (bits)
-        r->ops->compress(r->dev, &(struct device_compress){of->n_rows, k * in, bits, rows, (uint8_t *)base + at.x,
-                                                           random_site_key(r->seed, r->step, r->unit,
-                                                                           RANDOM_VALUES + (enum random_site)value),
-                                                           r->first_row});
+        r->ops->compress(r->dev,
+                         &(struct device_compress){of->n_rows, k * in, bits, rows, (uint8_t *)base + at.x,
+                                                   operation_draw_key(r, RANDOM_VALUES + (enum random_site)value),
+                                                   r->first_row});
 }
 
 struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,

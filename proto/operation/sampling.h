@@ -25,6 +25,7 @@
 #define PROTO_OPERATION_SAMPLING_H
 
 #include "proto/base/number.h"
+#include "proto/operation/call/sample.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,9 +34,10 @@
 struct sampling {
     double share;   /* of each row's tokens, for gradients of matrices; 0: these are exact */
     double queries; /* of each row's queries, for gradients of attention's keys and values; 0: these are exact */
-    bool least;     /* winners by the least variance, not by the paper's rule */
+    enum sample_rule rule;
+    uint32_t draw; /* another number, other random bits (operation_draw_key) */
     uint64_t
-        begin; /* the first step, from 0, in which the gradient of a matrix is sampled whose operands are both there */
+        begin; /* the first step, from 0, in which gradients of matrices are sampled whose operands are both there */
 };
 
 #define SAMPLING_LEAST_SHARE 0.01

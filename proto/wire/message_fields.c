@@ -61,7 +61,8 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     wire_f64_from_0(w, &goal->preference.smoothing);
     wire_f64_from_0(w, &goal->sampling.share);
     wire_f64_from_0(w, &goal->sampling.queries);
-    wire_flag(w, &goal->sampling.least);
+    goal->sampling.rule = wire_choice(w, goal->sampling.rule, SAMPLE_PAPER, SAMPLE_ALL);
+    wire_u32(w, &goal->sampling.draw);
     wire_u64(w, &goal->sampling.begin);
     wire_u32_in(w, &goal->kept_bits, 0, 8);
     wire_u32_in(w, &goal->pooled, 0, 8);

@@ -250,7 +250,8 @@ static void run(const struct copies *c, const struct sampling *sampling, uint64_
 
 static struct sampling sampling_of(const struct shape *s)
 {
-    return (struct sampling){.queries = (double)CHOSEN / TOKENS + 1e-9, .least = s->least};
+    return (struct sampling){.queries = (double)CHOSEN / TOKENS + 1e-9,
+                             .rule = s->least ? SAMPLE_VARIANCE : SAMPLE_PAPER};
 }
 
 /* Dropout's masks are those of the minibatch's row, so copies of a row would differ: with dropout, of row 0 alone. */

@@ -160,7 +160,7 @@ struct choice {
     float *weights, *scores;
 };
 
-static struct choice make_choice(size_t n_rows, size_t n_tokens, size_t n_chosen, bool least)
+static struct choice make_choice(size_t n_rows, size_t n_tokens, size_t n_chosen, enum sample_rule rule)
 {
     struct choice c = {.chosen = mirror_array(n_rows * n_chosen, sizeof *c.chosen),
                        .weights = mirror_array(n_rows * n_chosen, sizeof *c.weights),
@@ -169,7 +169,7 @@ static struct choice make_choice(size_t n_rows, size_t n_tokens, size_t n_chosen
     c.op = (struct device_choose_rows){.n_rows = n_rows,
                                        .n_tokens = n_tokens,
                                        .n_chosen = n_chosen,
-                                       .least = least,
+                                       .rule = rule,
                                        .scores = c.scores,
                                        .chosen = c.chosen,
                                        .weights = c.weights,
@@ -205,20 +205,32 @@ static int compare_scores(const void *a, const void *b)
     return sorting[i] != sorting[k] ? (sorting[i] < sorting[k] ? 1 : -1) : i < k ? -1 : 1;
 }
 
-/* The rule's value for c winners, of n scores in sorted order. */
-static double rule(const double *p, size_t n, size_t k, size_t c, bool least)
+/* What the rule minimises, for c winners of n scores in sorted order. */
+static double value_of(enum sample_rule rule, const double *p, size_t n, size_t k, size_t c)
 {
     double rest = 0;
 
     for (size_t i = c; i < n; i++)
         rest += p[i];
-    return (least ? rest * rest : rest) / (double)(k - c);
+    return (rule == SAMPLE_VARIANCE ? rest * rest : rest) / (double)(k - c);
+}
+
+static size_t count_winners(enum sample_rule rule, const double *p, size_t n, size_t k)
+{
+    size_t c = 0;
+
+    if (rule == SAMPLE_ALL || rule == SAMPLE_NONE)
+        return rule == SAMPLE_ALL ? k : 0;
+    for (size_t i = 1; i < k; i++)
+        if (value_of(rule, p, n, k, i) < value_of(rule, p, n, k, c) * (1 - 1e-9))
+            c = i;
+    return c;
 }
 
 /* Tries every number of winners. Their rows must be first, with weight 1; what is drawn must have the weight that makes
  * it unbiased. */
 static void check_block(const float *scores, size_t n, const uint32_t *chosen, const float *weights, size_t k,
-                        uint32_t first, bool least)
+                        uint32_t first, enum sample_rule rule)
 {
     uint32_t *order = mirror_host_array(n, sizeof *order);
     double *p = operation_zeros(n), total = 0, rest = 0;
@@ -240,9 +252,7 @@ static void check_block(const float *scores, size_t n, const uint32_t *chosen, c
     qsort(order, n, sizeof *order, compare_scores);
     for (size_t i = 0; i < n; i++)
         p[i] = total > 0 ? (double)scores[order[i]] / total : 0;
-    for (size_t i = 1; i < k && total > 0; i++)
-        if (rule(p, n, k, i, least) < rule(p, n, k, c, least) * (1 - 1e-9))
-            c = i;
+    c = total > 0 || rule == SAMPLE_ALL ? count_winners(rule, p, n, k) : 0;
     for (size_t i = c; i < n; i++)
         rest += p[i];
     for (size_t i = 0; i < k; i++) {
@@ -264,27 +274,29 @@ static void check_block(const float *scores, size_t n, const uint32_t *chosen, c
     }
 }
 
+enum { RULES = SAMPLE_ALL + 1 };
+
 /* Tokens of a row, and rows to choose: all, one, one less than all; one more than a block, where the halves differ. */
 static const struct {
     size_t n_tokens, n_chosen;
 } sizes[] = {{1, 1}, {5, 5}, {12, 1}, {40, 39}, {128, 38}, {300, 30}, {2048, 614}, {2049, 615}, {4500, 450}};
 
-TEST_EACH(the_choice_follows_the_rule, COUNT(sizes) * PATTERNS * 2)
+TEST_EACH(the_choice_follows_the_rule, COUNT(sizes) * PATTERNS * RULES)
 {
-    const size_t n = sizes[_i / 2 / PATTERNS].n_tokens, m = sizes[_i / 2 / PATTERNS].n_chosen, n_rows = 3;
+    const size_t n = sizes[_i / RULES / PATTERNS].n_tokens, m = sizes[_i / RULES / PATTERNS].n_chosen, n_rows = 3;
     const size_t block = sample_block(n);
-    struct choice c = make_choice(n_rows, n, m, _i % 2);
+    struct choice c = make_choice(n_rows, n, m, _i % RULES);
     uint32_t *again = mirror_host_array(n_rows * m, sizeof *again);
 
     for (size_t row = 0; row < n_rows; row++)
-        fill_scores(c.scores + row * n, n, (enum pattern)(_i / 2 % PATTERNS));
+        fill_scores(c.scores + row * n, n, (enum pattern)(_i / RULES % PATTERNS));
     choose(&c, 1);
     for (size_t row = 0; row < n_rows; row++)
         for (size_t first = 0, at = 0, k; first < n; first += block, at += k) {
             const size_t here = n - first < block ? n - first : block;
             k = sample_before(&c.op, first + here) - at;
             check_block(c.scores + row * n + first, here, c.chosen + row * m + at, c.weights + row * m + at, k,
-                        (uint32_t)(row * n + first), _i % 2);
+                        (uint32_t)(row * n + first), _i % RULES);
         }
     memcpy(again, c.chosen, n_rows * m * sizeof *again);
     choose(&c, 3);
@@ -294,7 +306,7 @@ TEST_EACH(the_choice_follows_the_rule, COUNT(sizes) * PATTERNS * 2)
 /* As whole numbers add up exactly, no order of threads and no instruction set changes a choice. */
 TEST(every_device_chooses_the_same)
 {
-    struct choice c = make_choice(2, 3000, 700, false);
+    struct choice c = make_choice(2, 3000, 700, SAMPLE_PAPER);
     uint32_t sum = 0;
 
     fill_scores(c.scores, 6000, HEAVY);
@@ -311,7 +323,7 @@ TEST(every_device_chooses_the_same)
 TEST_EACH(chosen_rows_ascend_on_request, COUNT(sizes) * PATTERNS)
 {
     const size_t n = sizes[_i / PATTERNS].n_tokens, m = sizes[_i / PATTERNS].n_chosen, n_rows = 2;
-    struct choice c = make_choice(n_rows, n, m, false), sorted = c;
+    struct choice c = make_choice(n_rows, n, m, SAMPLE_PAPER), sorted = c;
     double *const weights = operation_zeros(n_rows * n);
 
     sorted.chosen = mirror_array(n_rows * m, sizeof *c.chosen),
@@ -333,7 +345,8 @@ TEST_EACH(chosen_rows_ascend_on_request, COUNT(sizes) * PATTERNS)
 TEST(a_row_alone_is_chosen_from_as_among_others)
 {
     enum { ROWS = 4, TOKENS = 200, CHOSEN = 60 };
-    struct choice all = make_choice(ROWS, TOKENS, CHOSEN, false), alone = make_choice(1, TOKENS, CHOSEN, false);
+    struct choice all = make_choice(ROWS, TOKENS, CHOSEN, SAMPLE_PAPER),
+                  alone = make_choice(1, TOKENS, CHOSEN, SAMPLE_PAPER);
     unsigned n_other = 0;
 
     for (int row = 0; row < ROWS; row++)
@@ -354,7 +367,7 @@ TEST(a_row_alone_is_chosen_from_as_among_others)
 
 TEST_EACH(scores_that_are_not_finite_spoil_the_block, 2)
 {
-    struct choice c = make_choice(2, 64, 20, false);
+    struct choice c = make_choice(2, 64, 20, SAMPLE_PAPER);
 
     fill_scores(c.scores, 128, NORMAL);
     c.scores[50] = _i ? INFINITY : NAN;
@@ -423,9 +436,10 @@ static double variance_of(const struct operands *o, const float *scores, const b
 static const struct {
     double spread;                       /* 0.1: rows alike, so that there are no winners; 1.5: a heavy tail */
     enum { NORMS, STALE, EQUAL } scores; /* STALE: they have nothing to do with the rows */
-    bool least;
-} estimates[] = {{0.1, NORMS, false}, {1.5, NORMS, false}, {1.5, NORMS, true}, {0.5, STALE, false},
-                 {0.5, STALE, true},  {0.5, EQUAL, false}, {0.5, EQUAL, true}};
+    enum sample_rule rule;
+} estimates[] = {{0.1, NORMS, SAMPLE_PAPER},    {1.5, NORMS, SAMPLE_PAPER},    {1.5, NORMS, SAMPLE_VARIANCE},
+                 {0.5, STALE, SAMPLE_PAPER},    {0.5, STALE, SAMPLE_VARIANCE}, {0.5, EQUAL, SAMPLE_PAPER},
+                 {0.5, EQUAL, SAMPLE_VARIANCE}, {1.5, NORMS, SAMPLE_NONE},     {0.5, STALE, SAMPLE_NONE}};
 
 static float score_of(const struct operands *o, int estimate, size_t i)
 {
@@ -458,7 +472,7 @@ static double error_of_crs(const struct operands *o, const double exact[OUT * IN
 TEST_EACH(the_estimate_is_unbiased_and_varies_as_it_should, COUNT(estimates))
 {
     const size_t k = 12, n_rounds = backend_get()->cuda ? FEW_ROUNDS : MOST_ROUNDS;
-    struct choice c = make_choice(n_rounds, N, k, estimates[_i].least);
+    struct choice c = make_choice(n_rounds, N, k, estimates[_i].rule);
     double exact[OUT * IN] = {0}, mean[OUT * IN] = {0}, squares = 0, directions[DIRECTIONS][OUT * IN],
                        along[DIRECTIONS][2] = {{0}};
     float drawn[DIRECTIONS * OUT * IN];

@@ -311,6 +311,7 @@ TEST(the_frontier_is_made_of_plans)
     json_decref(lines);
     expect(print("eps plan %s --approximate any", run), 0, "exact in the same", "wta=0.3,coded=4", "unbiased");
     expect(print("eps plan %s --approximate coded=8", run), 0, "\nexact       in as much device memory: ", " (here ");
+    expect(print("eps plan %s --approximate wta=0.3,rule=all", run), 0, "of the largest terms, so they are biased\n");
     expect(
         print("eps plan --json %s >exact && eps plan --json %s --approximate wta=1,attention=1 >all && cmp exact all",
               run, run),

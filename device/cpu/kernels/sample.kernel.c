@@ -134,14 +134,17 @@ static uint64_t rest_of(const struct choice *c, size_t winners)
     return c->before[c->n] - c->before[winners];
 }
 
-/* The fewest winners for which the rule is least; fewer than k. */
-static size_t count_winners(const struct choice *c, bool least)
+/* The fewest winners that minimise what the rule says. */
+static size_t count_winners(const struct choice *c, enum sample_rule by)
 {
     double smallest = INFINITY;
     size_t winners = 0;
 
+    if (by == SAMPLE_NONE || by == SAMPLE_ALL)
+        return by == SAMPLE_ALL ? c->k : 0;
     for (size_t i = 0; i < c->k; i++) {
-        const double rest = (double)rest_of(c, i), rule = (least ? rest * rest : rest) / (double)(c->k - i);
+        const double rest = (double)rest_of(c, i);
+        const double rule = (by == SAMPLE_VARIANCE ? rest * rest : rest) / (double)(c->k - i);
 
         if (rule < smallest) {
             smallest = rule;
@@ -213,7 +216,7 @@ static void choose(const struct device_choose_rows *op, size_t row, size_t first
         }
         return;
     }
-    const size_t winners = count_winners(&c, op->least);
+    const size_t winners = count_winners(&c, op->rule);
     const uint64_t rest = rest_of(&c, winners);
     for (size_t i = 0; i < c.k; i++) {
         const bool wins = i < winners;

@@ -161,14 +161,16 @@ static __device__ void sum_up(struct choice *c)
     __syncthreads();
 }
 
-static __device__ unsigned count_winners(struct choice *c, unsigned k, bool least)
+static __device__ unsigned count_winners(struct choice *c, unsigned k, enum sample_rule by)
 {
     double smallest = INFINITY;
     unsigned winners = 0;
 
+    if (by == SAMPLE_NONE || by == SAMPLE_ALL)
+        return by == SAMPLE_ALL ? k : 0;
     for (unsigned i = threadIdx.x; i < k; i += CHOICE_THREADS) {
         const double rest = (double)(c->before[SAMPLE_BLOCK] - c->before[i]);
-        const double rule = (least ? rest * rest : rest) / (double)(k - i);
+        const double rule = (by == SAMPLE_VARIANCE ? rest * rest : rest) / (double)(k - i);
 
         if (rule < smallest) {
             smallest = rule;
@@ -263,7 +265,7 @@ static __device__ void choose(struct choice *c, const struct device_choose_rows 
     __syncthreads();
     sort(c->sorted);
     sum_up(c);
-    const unsigned winners = count_winners(c, k, op.least);
+    const unsigned winners = count_winners(c, k, op.rule);
     const uint64_t rest = c->before[SAMPLE_BLOCK] - c->before[winners];
     for (unsigned i = threadIdx.x; i < k; i += CHOICE_THREADS) {
         const bool wins = i < winners;

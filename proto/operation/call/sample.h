@@ -59,12 +59,20 @@ enum {
     SAMPLE_SCORE_BITS = 40, /* a score's weight is a whole number: the largest one's is 2^40 */
 };
 
+/* How many of k chosen rows are winners (arXiv:2305.15265, section 3.2). Of the last two nobody trains well: they are what the
+ * first two are measured against. */
+enum sample_rule {
+    SAMPLE_PAPER,    /* c minimises (1 - P) / (k - c) */
+    SAMPLE_VARIANCE, /* (1 - P)^2 / (k - c), the leading term of the variance where scores are the products of norms */
+    SAMPLE_NONE,     /* none: column-row sampling */
+    SAMPLE_ALL,      /* all k, of weight 1: biased, and nothing is drawn */
+};
+
 /* Chooses n_chosen of each row's n_tokens tokens, in blocks of its tokens that depend on n_tokens alone
  * (sample_block). So neither the microbatch nor the worker changes the choice.
  *
  * Of a block's n scores, sorted, c winners are kept; with p_i a score's share of all, P the winners' sum, and k rows to
- * choose, c minimises (1 - P) / (k - c), the paper's rule. With `least` it minimises (1 - P)^2 / (k - c), the leading
- * term of the variance for these scores. The k - c others have the weights (1 - P) / ((k - c) p_i).
+ * choose, c is as enum sample_rule says. The k - c others have the weights (1 - P) / ((k - c) p_i).
  *
  * Scores are rounded to whole numbers, those above 0 to at least 1. Sums of these are exact, so every device chooses
  * the same. Winners come first, the largest score first; then the drawn rows in the order of drawing. A block with
@@ -73,7 +81,8 @@ enum {
  * row afterwards. */
 struct device_choose_rows {
     size_t n_rows, n_tokens, n_chosen; /* n_chosen: of each row, 0 < n_chosen <= n_tokens */
-    bool least, ascends;
+    enum sample_rule rule;
+    bool ascends;
     const float *scores; /* (n_rows * n_tokens), >= 0 */
     uint32_t *chosen;    /* (n_rows * n_chosen), indices of scores */
     float *weights;      /* (n_rows * n_chosen) */

@@ -14,7 +14,8 @@ SUITE_LABELS(single, slow, on_cuda)
 
 enum { POSITIONS = 40, BATCH = 4 };
 
-static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .least = true}, queries = {.queries = 0.3};
+static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .rule = SAMPLE_VARIANCE},
+                             queries = {.queries = 0.3};
 
 /* Of the models below. */
 enum { MAPS = 1, ADAPTERS = 2, RELU = 4, MODELS = 8 };
@@ -348,7 +349,7 @@ static const struct allowed {
     struct sampling sampling;
     uint32_t kept_bits;
 } allowed[] = {{{.share = 0.3}, 0},   {.kept_bits = 8},
-               {.kept_bits = 4},      {{.share = 0.3, .least = true}, 4},
+               {.kept_bits = 4},      {{.share = 0.3, .rule = SAMPLE_VARIANCE}, 4},
                {{.queries = 0.3}, 0}, {{.share = 0.3, .queries = 0.3}, 8}};
 
 /* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,

@@ -112,7 +112,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 58 && hash == 0x5bb4d6fef213e8be, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 59 && hash == 0x25dc011672e8d23b, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -219,28 +219,28 @@ static const struct {
     {MESSAGE_JOB, 16, 65, "a count or an index out of range"}, /* n_parts 65 */
     {MESSAGE_JOB, 43, 0xBF, "a number below zero"},            /* shares of rows and of queries, and their rule */
     {MESSAGE_JOB, 51, 0xBF, "a number below zero"},
-    {MESSAGE_JOB, 52, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 61, 9, "a count or an index out of range"}, /* bits of what is kept */
-    {MESSAGE_JOB, 65, 9, "a count or an index out of range"}, /* pixels to a mean */
-    {MESSAGE_JOB, 140, 2, "a flag that is neither 0 nor 1"},  /* no master */
-    {MESSAGE_JOB, 141, 3, "an enumeration out of range"},     /* type of the sums */
-    {MESSAGE_JOB, 142, 2, "a flag that is neither 0 nor 1"},  /* weights of tokens */
-    {MESSAGE_JOB, 143, 2, "a flag that is neither 0 nor 1"},  /* sums of memory */
+    {MESSAGE_JOB, 52, 4, "an enumeration out of range"},
+    {MESSAGE_JOB, 65, 9, "a count or an index out of range"}, /* bits of what is kept */
+    {MESSAGE_JOB, 69, 9, "a count or an index out of range"}, /* pixels to a mean */
+    {MESSAGE_JOB, 144, 2, "a flag that is neither 0 nor 1"},  /* no master */
+    {MESSAGE_JOB, 145, 3, "an enumeration out of range"},     /* type of the sums */
+    {MESSAGE_JOB, 146, 2, "a flag that is neither 0 nor 1"},  /* weights of tokens */
+    {MESSAGE_JOB, 147, 2, "a flag that is neither 0 nor 1"},  /* sums of memory */
     {MESSAGE_EVALUATE, 16, 2, "a flag that is neither 0 nor 1"},
     {MESSAGE_EVALUATE, 25, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 250, 0xBF, "a number below zero"},         /* -1.5 as a norm */
-    {MESSAGE_JOB, 250, 0x7F, "a number that is not finite"}, /* NaN as a norm */
+    {MESSAGE_JOB, 254, 0xBF, "a number below zero"},         /* -1.5 as a norm */
+    {MESSAGE_JOB, 254, 0x7F, "a number that is not finite"}, /* NaN as a norm */
     {MESSAGE_JOB, 5, 0, "a clipped norm without a fenced commit"},
-    {MESSAGE_JOB, 258, 0xBF, "a number below zero"},
+    {MESSAGE_JOB, 262, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 208, 0, "an assignment without weights"},
-    {MESSAGE_ASSIGN, 219, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 224, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 228, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 596, 16, "a count or an index out of range"}, /* those of the last class */
-    {MESSAGE_ASSIGN, 600, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 604, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 604, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 212, 0, "an assignment without weights"},
+    {MESSAGE_ASSIGN, 223, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 228, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 232, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 600, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 604, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 608, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 608, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},        /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"},       /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 434, 2, "a flag that is neither 0 nor 1"},    /* sparse weights decoded singly */
@@ -267,15 +267,15 @@ static const struct {
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 267, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 271, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     {MESSAGE_DISMISSED, 0, END_CLOSED, "an enumeration out of range"}, /* which no message says */
-    {MESSAGE_JOB, 716, 3, "an enumeration out of range"},              /* when it thaws */
-    {MESSAGE_JOB, 718, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
-    {MESSAGE_JOB, 719, 17, "a count or an index out of range"},        /* more than a MiB of it */
-    {MESSAGE_JOB, 721, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 720, 3, "an enumeration out of range"},              /* when it thaws */
+    {MESSAGE_JOB, 722, 1, "a directory, and files that are served"},   /* 256 bytes of config.json */
+    {MESSAGE_JOB, 723, 17, "a count or an index out of range"},        /* more than a MiB of it */
     {MESSAGE_JOB, 725, 1, "files that are served, without a config"},
-    {MESSAGE_JOB, 725, 129, "a count or an index out of range"},
+    {MESSAGE_JOB, 729, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 729, 129, "a count or an index out of range"},
     {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
     {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
     {MESSAGE_FILE, 5, 2, "a count or an index out of range"},

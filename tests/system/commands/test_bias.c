@@ -184,6 +184,73 @@ TEST_EACH(cosine_and_norms_are_those_of_the_updates, 4)
     close_step(&exact);
 }
 
+enum { DRAWS = 3 };
+
+/* By hand, over all trained elements, from the updates of runs with one draw each. */
+static void sum_draws(double *noise, double *off, struct step draws[DRAWS], const struct step *exact)
+{
+    *noise = *off = 0;
+    for (size_t t = 0; t < exact->files[0].n_entries; t++) {
+        double *const e = gradient_of(exact, t), *d[DRAWS];
+        for (int k = 0; k < DRAWS; k++)
+            d[k] = gradient_of(&draws[k], t);
+        for (uint64_t i = 0; i < exact->files[0].entries[t].n; i++) {
+            double mean = 0;
+            for (int k = 0; k < DRAWS; k++)
+                mean += d[k][i] / DRAWS;
+            for (int k = 0; k < DRAWS; k++)
+                *noise += pow(d[k][i] - mean, 2) / (DRAWS - 1);
+            *off += pow(mean - e[i], 2);
+        }
+        free(e);
+        for (int k = 0; k < DRAWS; k++)
+            free(d[k]);
+    }
+    *noise = sqrt(*noise), *off = sqrt(*off);
+}
+
+/* --draws: a run's exact gradients beside a form that it does not have. Each number draws anew; that of all rows, which is
+ * biased, draws nothing. */
+TEST_EACH(noise_and_mean_of_several_draws_are_those_of_the_updates, 3)
+{
+    static const char still[] = "--schedule constant --warmup 0 --weight-decay 0 --betas 0,0 --epsilon 1 --lr 1e-12 "
+                                "--save-every 1 --keep 0",
+                      *const forms[] = {"wta=0.3", "attention=0.5,coded=4", "wta=0.3,rule=all"};
+    struct step exact, draws[DRAWS];
+    double noise, off;
+
+    for (int k = -1; k < DRAWS; k++)
+        expect(print(TRAIN "--model config.json %s %s%s --steps 1 --out drawn-%d-%d && eps train --resume drawn-%d-%d "
+                           "--steps 2 --change lr,min-lr --lr %d --min-lr %d",
+                     still, k < 0 ? "" : print("--approximate %s", forms[_i]), k > 0 ? print(",draw=%d", k) : "", _i, k,
+                     _i, k, RATE, RATE),
+               0);
+    open_step(&exact, print("drawn-%d--1", _i), "model.safetensors");
+    for (int k = 0; k < DRAWS; k++)
+        open_step(&draws[k], print("drawn-%d-%d", _i, k), "model.safetensors");
+    sum_draws(&noise, &off, draws, &exact);
+    json_t *bias = expect_json(print("eps report drawn-%d--1/step-1 --bias --approximate %s --draws %d --json", _i,
+                                     forms[_i], DRAWS),
+                               0),
+           *layers = json_object_get(bias, "layers"), *all = json_array_get(layers, json_array_size(layers) - 1);
+    ck_assert_str_eq(json_string_value(json_object_get(bias, "approximate")), forms[_i]);
+    ck_assert_double_eq(json_number_at(bias, "draws"), DRAWS);
+    ck_assert_double_eq_tol(json_number_at(all, "noise"), noise, 1e-3 * off);
+    ck_assert_double_eq_tol(json_number_at(all, "off"), off, 1e-3 * off);
+    ck_assert_double_gt(off, 0);
+    ck_assert((noise > 0.5 * off) == (_i < 2));
+    json_decref(bias);
+    expect(
+        print(
+            "eps report drawn-%d--1/step-1 --bias --approximate %s --draws 2 >told && ! ls -A drawn-%d--1 | grep bias",
+            _i, forms[_i], _i),
+        0);
+    expect("grep -c '^transformer.h' told", 0, "12\n");
+    close_step(&exact);
+    for (int k = 0; k < DRAWS; k++)
+        close_step(&draws[k]);
+}
+
 /* Every checkpoint is measured, the oldest first; the run's directory is as it was, and the run goes on from it as if nobody
  * had looked. What is not sampled is exact: outside of blocks the gradients agree in every digit that is printed. */
 TEST(a_run_is_only_read)
@@ -211,6 +278,12 @@ TEST(what_has_no_bias_or_cannot_tell_is_refused)
            "<data.txt",
            0);
     expect_sentence("eps report exact --bias", 1, "exact/step-1: its run has exact gradients", "--approximate");
+    expect_sentence("eps report exact --bias --approximate any", 2, "--approximate any", "a form is needed");
+    expect_sentence("eps report exact --bias --approximate wta=2", 2, "--approximate wta=2", "share of the tokens");
+    expect_sentence("eps report exact --bias --approximate wta=0.3,draw=1 --draws 2", 2, "draw=1", "once");
+    expect_sentence("eps report exact --bias --approximate pool=2 --draws 2", 2, "--draws 2", "draws nothing");
+    expect_sentence("eps report exact --draws 2", 2, "--draws", "go with --bias");
+    expect_sentence("eps report exact --bias --draws 0", 2, "--draws '0'", "a whole number from 1");
     expect_sentence("eps report piped --bias", 1, "piped/step-1: the data", "standard input");
     expect_sentence("mkdir -p empty && eps report empty --bias", 1, "empty holds no checkpoint", "step-N");
     expect_sentence("eps report nowhere --bias", 1, "nowhere", "No such file");
