@@ -11,9 +11,11 @@
 #include "proto/model/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 SUITE_LABELS(long, slow)
@@ -309,5 +311,59 @@ TEST_EACH(a_fenced_step_that_is_not_finite_leaves_no_trace_on_any_host, COUNT(sk
     ck_assert_int_ne(system("cmp -s several/step-2/" CHECKPOINT_WEIGHTS " several/step-4/" CHECKPOINT_WEIGHTS), 0);
     driver_close(&driver);
     await_on_both("step 2 skipped: its loss or gradient is not finite");
+    team_stop(&team);
+}
+
+/* --check-memory: the owner of a unit finds what has changed of it, and names it; nothing is saved of it. */
+static void flip_weights(pid_t daemon)
+{
+    const int memory = open(print("/proc/%d/mem", (int)daemon), O_RDWR | O_CLOEXEC);
+    char *const maps = processes_read(print("/proc/%d/maps", (int)daemon));
+    unsigned n = 0;
+
+    ck_assert_int_ge(memory, 0);
+    for (char *line = strtok(maps, "\n"), *rest; line; line = strtok(NULL, "\n")) {
+        const uint64_t begin = strtoull(line, &rest, 16), end = strtoull(rest + 1, &rest, 16);
+        if (!strstr(rest, "eps-weights") || strncmp(rest, " rw", 3) != 0)
+            continue;
+        for (uint64_t i = 0; i < 64; i++, n++) {
+            const off_t at = (off_t)(begin + (end - begin) / 64 / 4 * 4 * i);
+            uint32_t word;
+            ck_assert_int_eq(pread(memory, &word, 4, at), 4);
+            word ^= UINT32_C(1) << i % 23; /* of the fraction: all stays finite */
+            ck_assert_int_eq(pwrite(memory, &word, 4, at), 4);
+        }
+    }
+    ck_assert_uint_gt(n, 0);
+    free(maps);
+    close(memory);
+}
+
+TEST_EACH(a_host_whose_memory_changes_names_it_and_the_run_ends, 4)
+{
+    const char *options = print("%s --steps 300 --batch 8 --parts 4 --check-memory --save-every 100 --keep 0%s", RUN,
+                                _i / 2 ? " --clip-norm 1" : "");
+    const struct team team = team_start(2, 1);
+
+    const pid_t run = team_train_aside(print("exec " BIN_DIR "/eps train --connect hosts%s --out several", options));
+    processes_await_text("several/metrics.jsonl", "\"step\": 5,");
+    flip_weights(team_daemon(_i % 2 ? "hosts-1" : "hosts"));
+    ck_assert_int_eq(team_await_end(run), 1);
+    expect_file("train", "host memory is damaged: ");
+    expect_file("train", " are not as they were written; go on from the last checkpoint");
+    team_stop(&team);
+}
+
+static const char *const checked[] = {"", "--optimizer adama",
+                                      "--clip-norm 1 --precision bf16 --sums bf16 --freeze h.0.*"};
+
+TEST_EACH(hosts_that_check_memory_train_the_bits_of_one, COUNT(checked))
+{
+    const char *options = print("%s --steps 4 --batch 8 --parts 4 --check-memory --save-every 2 %s", RUN, checked[_i]);
+    const struct team team = team_start(2, 1);
+
+    team_train("", options, "one");
+    team_train(" --connect hosts", options, "several");
+    team_check_same("one", "several");
     team_stop(&team);
 }
