@@ -2,6 +2,7 @@
 
 #include "eps/aside.h"
 #include "eps/job/damage.h"
+#include "eps/step/audits.h"
 #include "eps/step/membership.h"
 #include "eps/takeover.h"
 #include "proto/base/process.h"
@@ -338,14 +339,16 @@ static void on_work(struct daemon *d, const struct updater_task *work)
 {
     switch (work->kind) {
     case UPDATER_CALL:
-        if (work->call == steps_do_rewire)
+        if (work->call == steps_do_rewire) {
             steps_on_rewired(&d->steps);
-        else if (work->call == damage_do_look)
+        } else if (work->call == damage_do_look) {
             damage_on_looked(d->job);
-        else if (work->call == damage_do_look_at_weights)
+            audits_on_looked(&d->steps);
+        } else if (work->call == damage_do_look_at_weights) {
             damage_on_weights(d->job);
-        else
+        } else {
             job_on_called(d->job, work);
+        }
         break;
     case UPDATER_FOLD:
     case UPDATER_UPDATE:

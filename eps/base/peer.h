@@ -43,6 +43,7 @@ struct peer {
     bool suspect;     /* its gradient of the open step was not finite; another attempt decides whose fault that is */
     bool leaves;      /* its session ends once its share is done */
     uint32_t n_parts; /* parts to plan it for, once its share is done; 0: it stays as it is planned */
+    uint64_t accused; /* step, from 1, whose audit found it wrong: memory is looked through first; 0: none */
     struct plan plan; /* the job's plan for its device; all zero while it has none of a job's memory */
     struct ledger ledger; /* as it last reported */
     struct progress progress;

@@ -57,14 +57,22 @@ int damage_do_look(void *context)
     return checks_verify_all(&job->store);
 }
 
-void damage_look(struct job *job)
+void damage_look_before(struct job *job)
 {
     const struct updater_task work = {.kind = UPDATER_CALL, .call = damage_do_look, .context = job};
 
+    if (!job_goal(job)->checks_memory)
+        return;
+    job->verdict.n_looks++;
+    updater_submit(job->peers->updater, &work);
+}
+
+void damage_look(struct job *job)
+{
     if (!job_goal(job)->checks_memory || job->verdict.looks || !job_is_open(job))
         return;
     job->verdict.looks = true;
-    updater_submit(job->peers->updater, &work);
+    damage_look_before(job);
 }
 
 int damage_do_look_at_weights(void *context)
@@ -116,6 +124,7 @@ void damage_end_otherwise(struct job *job, int code, const char *format, ...)
 void damage_on_looked(struct job *job)
 {
     job->verdict.looks = false;
+    job->verdict.n_looks--;
     if (!damage_end(job) && damage_is_pending(job))
         job_end(job, job->verdict.code, "%s", job->verdict.why.text);
 }

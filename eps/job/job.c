@@ -76,7 +76,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->peers->updater, n_jobs + PEERS_MAX_WORKERS + 6)
+    return updater_reserve(job->peers->updater, n_jobs + 2 * PEERS_MAX_WORKERS + 7)
                ? error_set(err, -ENOMEM, "out of memory")
                : 0;
 }
@@ -106,7 +106,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     for (struct peer *p = job->peers->first; p; p = p->next) {
         p->unfit = p->announced_unfit = false;
         p->n_parts = 0;
-        p->suspect = false;
+        p->suspect = false, p->accused = 0;
         p->throughput = (struct throughput){0};
         p->deadline = (struct deadline){.open = false};
     }

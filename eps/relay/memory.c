@@ -373,6 +373,11 @@ bool relay_has_all(const struct relay *r)
     return !r->torn && r->n_losses == r->config.n_parts && n == r->n_names;
 }
 
+bool relay_is_covered(const struct relay *r)
+{
+    return r->covered;
+}
+
 static bool is_folding(const struct relay_unit *unit)
 {
     for (uint32_t s = 0; s < unit->cap_slices; s++) {

@@ -187,6 +187,8 @@ bool relay_can_lose(const struct relay *relay, uint32_t worker);
 /* False if another worker cannot redo all of its unfinished parts, those that it has sent whole included. */
 bool relay_can_redo_all(const struct relay *relay, uint32_t worker);
 
+/* True if all of the open step is folded, or it was skipped, or there is none. */
+bool relay_is_covered(const struct relay *relay);
 /* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
  * contributions was folded or is in an inbox, and audited. When this is possible at all, the call costs the occupied slots. */
 bool relay_has_all(const struct relay *relay);

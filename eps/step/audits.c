@@ -4,6 +4,7 @@
  * it. Both get the same answer unless workers or shares changed meanwhile, and then all shares are sent again. */
 #include "eps/step/audits.h"
 
+#include "eps/job/damage.h"
 #include "eps/step/membership.h"
 
 #include <errno.h>
@@ -122,13 +123,19 @@ void audits_try_again(struct steps *steps, uint32_t id)
     restart(steps, id, "computes again");
 }
 
+static void tell_why(char *out, size_t cap, uint64_t step)
+{
+    snprintf(out, cap, "its gradient of step %" PRIu64 " was wrong: two other results have the same bits", step);
+}
+
+/* Weights that changed between two workers' reads of them make two results, and no worker wrong. */
 void audits_convict(struct steps *steps, uint32_t id)
 {
     struct peer *worker = find_peer(steps, id);
+    const uint64_t step = steps->open.open_step.step + 1;
     char why[160];
 
-    snprintf(why, sizeof why, "its gradient of step %" PRIu64 " was wrong: two other results have the same bits",
-             steps->open.open_step.step + 1);
+    tell_why(why, sizeof why, step);
     if (!worker || worker->refused) {
         log_warning("worker %u, which has left: %s", id, why);
         return;
@@ -136,7 +143,28 @@ void audits_convict(struct steps *steps, uint32_t id)
     const struct job_seat *seat = job_find_seat(steps->job, id);
     if (seat && seat->peer == worker && worker->state == PEER_ASSIGNED) /* the relay has lost it already */
         membership_put_aside(steps, worker);
-    membership_expel(steps, worker, why, why);
+    if (job_goal(steps->job)->checks_memory) {
+        worker->accused = step;
+        damage_look_before(steps->job);
+    } else {
+        membership_expel(steps, worker, why, why);
+    }
+}
+
+void audits_on_looked(struct steps *steps)
+{
+    char why[160];
+
+    if (!job_is_open(steps->job) || steps->job->verdict.n_looks > 0)
+        return;
+    for (struct peer *p = steps->job->peers->first; p; p = p->next) {
+        if (p->accused == 0)
+            continue;
+        tell_why(why, sizeof why, p->accused);
+        p->accused = 0;
+        if (!p->refused)
+            membership_expel(steps, p, why, why);
+    }
 }
 
 void audits_end(struct steps *steps, uint32_t owner, uint32_t auditor)
@@ -146,15 +174,16 @@ void audits_end(struct steps *steps, uint32_t owner, uint32_t auditor)
     const uint32_t part = job->first_part + relay_audited(job->relay);
 
     if (owner == auditor)
-        job_end(job, -EIO,
-                "audit of step %" PRIu64
-                ": worker %u (%s) has computed part %u with different results, and none twice: "
-                "its device or its memory is faulty",
-                step, owner, device_of(find_peer(steps, owner)), part);
+        damage_end_otherwise(job, -EIO,
+                             "audit of step %" PRIu64
+                             ": worker %u (%s) has computed part %u with different results, and none twice: "
+                             "its device or its memory is faulty",
+                             step, owner, device_of(find_peer(steps, owner)), part);
     else
-        job_end(job, -EIO,
-                "audit of step %" PRIu64
-                ": workers %u (%s) and %u (%s) have computed part %u differently, and no third result says which is "
-                "wrong: the device or the memory of one of them is faulty",
-                step, owner, device_of(find_peer(steps, owner)), auditor, device_of(find_peer(steps, auditor)), part);
+        damage_end_otherwise(
+            job, -EIO,
+            "audit of step %" PRIu64
+            ": workers %u (%s) and %u (%s) have computed part %u differently, and no third result says which is "
+            "wrong: the device or the memory of one of them is faulty",
+            step, owner, device_of(find_peer(steps, owner)), auditor, device_of(find_peer(steps, auditor)), part);
 }

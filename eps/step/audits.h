@@ -33,8 +33,10 @@ void audits_on_covered(struct steps *steps);
 void audits_recruit(struct steps *steps, uint32_t id);
 /* The part's worker begins its share anew, as nobody else can decide. */
 void audits_try_again(struct steps *steps, uint32_t id);
-/* Two other results agree, or its own later one with another's: the worker loses its session. */
+/* Two other results agree, or its own later one with another's: the worker loses its session; if memory is checked, once that
+ * was looked through, and is whole. */
 void audits_convict(struct steps *steps, uint32_t id);
+void audits_on_looked(struct steps *steps);
 /* Ends the job: nobody knows which of the two is right. */
 void audits_end(struct steps *steps, uint32_t owner, uint32_t auditor);
 

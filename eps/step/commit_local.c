@@ -1,6 +1,7 @@
 /* A job on one host: the optimizer thread folds and updates what the relay says. */
 #include "eps/step/commit.h"
 
+#include "eps/job/damage.h"
 #include "eps/store/norms.h"
 #include "proto/plan/memory/data.h"
 
@@ -88,6 +89,9 @@ static void update(struct steps *steps, const struct relay_action *a)
 
     if (job->facts.fenced && isnan(steps->fence.norm)) /* the step's first */
         steps->hyper.grad_scale = fence_commit(&steps->fence, fence_norm(&steps->fence), job->request.job.clip_norm);
+    /* The last update follows all folds, so all parts have been read by now. If damaged weights were, the step is not done. */
+    if (steps->reads_before && relay_is_covered(job->relay))
+        damage_look_before(job);
     work.hyper = steps->hyper;
     updater_submit(job->peers->updater, &work);
 }
@@ -124,6 +128,7 @@ static void answer(struct steps *steps, struct peer *worker, uint64_t version, u
 
     if (which == COMMIT_NOW)
         commit_give_norms(steps, version, unit);
+    steps->reads_before = steps->reads_before || which == COMMIT_BEFORE;
     if (which == COMMIT_VOID)
         job_send_void(worker, version, unit);
     else

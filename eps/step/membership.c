@@ -341,7 +341,7 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
     struct error err;
 
     for (struct peer *p = seat->job->peers->first; p; p = p->next) {
-        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect ||
+        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect || p->accused ||
             p->state != PEER_IDLE)
             continue;
         if (plan_candidate(p, seat, &err))

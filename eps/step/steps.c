@@ -402,6 +402,7 @@ void steps_clear(struct steps *steps)
         steps->part_loss[p] = NAN;
     memset(steps->part_rewards, 0, sizeof steps->part_rewards);
     fence_begin(&steps->fence);
+    steps->reads_before = false;
 }
 
 /* Which tokens of the training data the minibatch has, if norms of them are remembered; before workers hear of the step, as

@@ -43,6 +43,7 @@ struct steps {
         uint32_t worker;
         char device[32]; /* "": it has left, or was joining */
     } fault;
+    bool reads_before;  /* weights of the open step were read from the second buffer, where no update checks them */
     uint32_t n_damaged; /* contributions of the open step that were not what was sent; the last one */
     struct error damage;
     /* The relay's last step: */

@@ -193,6 +193,7 @@ static const struct {
     [FAULT_PAUSE_CLIENT] = {"pause the client", 5, true},
     [FAULT_BAD_NUMBERS] = {"spoil a contribution", 5, true},
     [FAULT_DAMAGE] = {"change a contribution", 5, true},
+    [FAULT_MISREAD] = {"change weights", 5, false},
     [FAULT_RIVAL] = {"start a rival", 4, true},
     [FAULT_FULL_DISK] = {"fill the disk", 5, true},
     [FAULT_NO_MEMORY] = {"refuse an allocation", 5, false},

@@ -41,6 +41,7 @@ struct process {
     bool spoils;       /* its next contribution is not finite: */
     bool has_spoilt;   /* it was not */
     bool changes;      /* its next contribution changes in its slot */
+    bool misreads;     /* the next weights that it is given change before it reads them */
     unsigned n_unread; /* packets that it had sent when it died, and that the daemon did not read */
     unsigned n_lent;   /* units that it was lent, and has not said READ of */
 };

@@ -312,6 +312,7 @@ static enum process_kind victim_of(enum fault_kind kind)
         [FAULT_STALL_DAEMON] = PROCESS_DAEMON, [FAULT_CUT_CLIENT] = PROCESS_CLIENT,
         [FAULT_BAD_NUMBERS] = PROCESS_WORKER,  [FAULT_CUT_HOST] = PROCESS_DAEMON,
         [FAULT_PAUSE_CLIENT] = PROCESS_CLIENT, [FAULT_DAMAGE] = PROCESS_WORKER,
+        [FAULT_MISREAD] = PROCESS_WORKER,
     };
     return victims[kind];
 }
@@ -389,6 +390,9 @@ static void commit(const struct fault *f)
         break;
     case FAULT_DAMAGE:
         p->changes = world.setting.checks_memory;
+        break;
+    case FAULT_MISREAD: /* copies of other hosts' weights have no sums */
+        p->misreads = world.setting.checks_memory && world.setting.n_hosts == 1;
         break;
     case FAULT_FULL_DISK:
         host.full_until = until;

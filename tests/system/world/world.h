@@ -57,6 +57,7 @@ enum fault_kind {
     FAULT_CUT_WORKER,    /* from the daemon, without either hearing of it */
     FAULT_BAD_NUMBERS,   /* a worker's next contribution is not finite */
     FAULT_DAMAGE,        /* its next contribution changes in host memory */
+    FAULT_MISREAD,       /* the next weights that it is given do */
     FAULT_KILL_CLIENT,
     FAULT_STOP_CLIENT,
     FAULT_CUT_CLIENT,   /* its connection ends, and both hear of it */
