@@ -296,8 +296,10 @@ class World(Record):
         """What it has of its share, and was about to say, is void; unless `audits`, its audit too."""
         r, w = self.relay, self.workers[i]
         self.anew = i
-        self.replace(i, passes=tuple(q for q in w.passes if q.t != r.t or q.audit and audits),
-                     queue=tuple(m for m in w.queue if m[1] != r.t or m[0] == 'digest' and audits),
+        passes = tuple(q for q in w.passes if q.t != r.t or q.audit and audits)
+        asked = {('pull', q.t, visits_in(self.setting, q.t)[self.program(q)[q.pc][1]]) for q in passes if q.waiting}
+        self.replace(i, passes=passes,
+                     queue=tuple(m for m in w.queue if m[1] != r.t or m[0] == 'digest' and audits or m in asked),
                      slots=tuple(tag if tag and tag in r.inbox[i] else None for tag in w.slots), grant=None)
 
     def missing(self, w, passes, share):
