@@ -231,8 +231,12 @@ void membership_leave(struct steps *steps, struct peer *worker, const char *reas
     struct job *job = steps->job;
     struct job_seat *seat = job_find_seat(job, worker->id);
 
-    if (!seat || seat->peer != worker)
+    if (!seat || seat->peer != worker) {
+        if ((worker->suspect || worker->accused) && !worker->refused &&
+            job_is_open(job)) /* the job waits for another one */
+            announce_loss(steps, worker, reason);
         return;
+    }
     if ((job->state == JOB_LOADING || job->state == JOB_ASSIGNING) && (job->n_workers > 1 || !job->peers->is_private)) {
         job_unlist(job, worker);
         log_warning("worker %u (%s) was lost before the first step: %s; %s", worker->id, worker->device, reason,

@@ -258,6 +258,8 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
 
 void __real_peer_refuse(struct peer *peer, const char *reason);
 void __wrap_peer_refuse(struct peer *peer, const char *reason);
+void __real_job_announce(const struct job *job, const struct message *m);
+void __wrap_job_announce(const struct job *job, const struct message *m);
 void __real_membership_leave(struct steps *steps, struct peer *worker, const char *reason);
 void __wrap_membership_leave(struct steps *steps, struct peer *worker, const char *reason);
 int __real_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
@@ -283,6 +285,14 @@ void __wrap_peer_refuse(struct peer *peer, const char *reason)
     __real_peer_refuse(peer, reason);
 }
 
+static uint64_t n_lost; /* messages LOST that were announced */
+
+void __wrap_job_announce(const struct job *job, const struct message *m)
+{
+    n_lost += m->kind == MESSAGE_LOST;
+    __real_job_announce(job, m);
+}
+
 void __wrap_membership_leave(struct steps *steps, struct peer *worker, const char *reason)
 {
     see(process_running);
@@ -291,10 +301,15 @@ void __wrap_membership_leave(struct steps *steps, struct peer *worker, const cha
 
     if (seat && seat->peer == worker && !worker->refused && !worker->leaves)
         check_blame(worker, reason, true);
+    const bool is_out = !seat && (worker->suspect || worker->accused) && !worker->refused &&
+                        job_is_open(seen->daemon->job) && !job_is_sharded(seen->daemon->job);
+    const uint64_t n_told = n_lost;
     if (strcmp(reason, "killed") == 0 && p->n_unread > 0)
         world_fail("%s was killed, and %u messages that it had sent were not read", p->name, p->n_unread);
     world_rare("membership_leave", 4);
     __real_membership_leave(steps, worker, reason);
+    if (is_out && n_lost == n_told)
+        world_fail("worker %u, which is to be judged, is gone, and nobody is told", worker->id);
 }
 
 int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions)
@@ -303,10 +318,13 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
 
     see(process_running);
     const struct job *job = seen->daemon->job;
+    uint32_t redoes = UINT32_MAX; /* parts that it has, until the relay hears of its loss */
     for (int i = 0; i < n && relay == job->relay && job_is_open(job); i++) { /* an ending one acts on captures alone */
         const struct relay_action *a = &(*actions)[i];
         const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(seen->daemon->job, a->worker) : NULL;
-        if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
+        if (a->kind == RELAY_REDO)
+            redoes = a->worker;
+        if (a->kind == RELAY_SHARE && a->worker != redoes && (!seat || !seat->peer))
             world_fail("worker %u, which is gone, is given parts", a->worker);
         if (a->kind == RELAY_COVERED)
             seen->n_covered = a->step + 1;
