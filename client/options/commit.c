@@ -106,14 +106,19 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
 bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, const struct model *model)
 {
-    const struct plan_host_setting setting = {.goal = {.adamw = true, .n_parts = resolved->parts}};
+    const struct plan_host_setting adamw = {.goal = {.adamw = true, .n_parts = resolved->parts}},
+                                   adama = {.goal = {.n_parts = resolved->parts}};
     char bytes[24];
 
     if (asked->optimizer != EPS_OPTIMIZER_DEFAULT || resolved->parts == 1 || resolved->commit == EPS_FENCED)
         return false;
+    const uint64_t summed = plan_host_sums(model, &adamw), squared = plan_host_sums(model, &adama);
     error_set(sentence, 0,
               "the %u parts are summed before they are squared (--optimizer adamw), so that their number does not "
-              "change the result; --optimizer adama squares each, and would save %s of host memory",
-              resolved->parts, process_format_bytes(bytes, plan_host_accumulators(model, &setting)));
+              "change the result",
+              resolved->parts);
+    if (squared < summed)
+        error_append(sentence, "; --optimizer adama squares each, and would save %s of host memory",
+                     process_format_bytes(bytes, summed - squared));
     return true;
 }

@@ -39,6 +39,9 @@ sentence() {
     grep -qF -- "$2" "$1" || { echo "$script: $1 does not have: $2" >&2; failed=1; }
 }
 
+# grouped NUMBER: 1,234,567
+grouped() { sed -E ':a; s/([0-9])([0-9]{3})($|,)/\1,\2\3/; ta' <<<"$1"; }
+
 # ratio NET FORM DIGITS
 ratio() { awk -v form="$2" -v digits="$3" '$1 == "plain" { plain = $2 } $1 == form { printf "%.*f", digits, plain / $2 }' "$work/lean-$1"; }
 
@@ -71,12 +74,16 @@ print_lean() {
     row dense 'fp16 and these row groups'
     row together 'these and `--sparse`: batch norm over 2 images'
     row cut 'the same with checkpoints of some layers'
+    row folded 'row groups in bf16, folded into the moments: AdamA, plain momentum'
+    row folded-sparse 'these and `--sparse`'
     row ghosts 'ghost batches of 2 images'
     row both 'the same in the device memory at which both sides take the least'
     row all 'ghost batches of 2, with checkpoints of some layers'
     row fours 'row groups of 4: batch norm over 4 images'
     row ghosts4 'ghost batches of 4 images, whose accuracy was measured'
     row ghosts4-cut 'the same with checkpoints of some layers'
+    row folded4 'ghost batches of 4 images in bf16, folded into the momentum'
+    row folded4-cut 'the same with checkpoints of some layers'
     row whole 'one part: batch norm over all images'
     row whole-cut 'the same with checkpoints of some layers'
 }
@@ -114,7 +121,7 @@ print_brief | table README.md timeline
 width=768 layers=12 heads=12 seq=1024
 print_config 50257 >"$work/config.json"
 least=$(XDG_CACHE_HOME=$work "$bin/eps" plan --model "$work/config.json" --seq 1024 --batch 8 --device cpu --minimum)
-sentence tools/bench/README.md "$(sed -E ':a; s/([0-9])([0-9]{3})($|,)/\1,\2\3/; ta' <<<"$least") bytes, as planned"
+sentence tools/bench/README.md "$(grouped "$least") bytes, as planned"
 
 # As it was measured on the H100 (tests/gpu/RECORD.md, large-32k and large-128k), where attention was cuDNN 9.14's, and with
 # contributions in bf16.
@@ -129,7 +136,23 @@ sentence tools/bench/README.md "is predicted at $(predicted fp32 16) and $(predi
 
 of() { ratio wrn-28-2 "$1" 1; }
 sentence README.md "$(of ghosts4) x less; $(of ghosts4-cut) x"
+sentence README.md "$(of folded4) x less; $(of folded4-cut) x"
 sentence README.md "$(of together) x less; $(of cut) x; $(of ghosts) x and $(of all) x"
 sentence README.md "$(ratio wrn-28-2 whole 2) x less; $(ratio wrn-28-2 whole-cut 2) x"
 sentence README.md "$(ratio dynamic_conv-iwslt together 1) x less; without \`--sparse\` $(ratio dynamic_conv-iwslt dense 1) x"
+sentence README.md "$(ratio dynamic_conv-iwslt folded-sparse 1) x less; without \`--sparse\` $(ratio dynamic_conv-iwslt folded 1) x"
+
+# both COMMIT OPTIMIZER: bytes of both sides, of BERT-Large's shape in 8 row groups
+width=1024 layers=24 heads=16 seq=128
+print_config 30522 >"$work/config.json"
+both() {
+    local ask=(--model "$work/config.json" --batch 32 --seq 128 --microbatch 4 --parts 8 --commit "$1" --optimizer "$2" --device cpu
+        --host-mem 64GiB) least plan
+    least=$(XDG_CACHE_HOME=$work "$bin/eps" plan "${ask[@]}" --minimum)
+    plan=$(XDG_CACHE_HOME=$work "$bin/eps" plan "${ask[@]}" --device-mem "$least" --json)
+    echo $((least + $(planned host <<<"$plan")))
+}
+fenced=$(both fenced adamw) folded=$(both folded adama)
+sentence tools/bench/README.md "(\`--optimizer adamw --commit fenced\`), $(grouped "$fenced") bytes"
+sentence tools/bench/README.md "(\`--optimizer adama --commit folded\`), $(grouped "$folded"): −$(awk -v a="$folded" -v b="$fenced" 'BEGIN { printf "%.1f", 100 - 100 * a / b }') %"
 [ "$failed" = 0 ]

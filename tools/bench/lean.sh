@@ -20,6 +20,9 @@
 #   ghosts     as together, with batch norms over ghost batches of two rows, whose blocks are one layer each
 #   ghosts4    as fours, with ghost batches of four rows: the form whose accuracy is measured below as ghosts=4; `ghosts4-cut`
 #              with segments
+#   folded     as dense, in bf16 and without the sum: --commit folded, by AdamA, or by SGD's plain momentum; `folded-sparse` as
+#              together
+#   folded4    as ghosts4, likewise; `folded4-cut` with segments. No accuracy is measured with these
 #   both       as ghosts, in the device memory at which both sides together take the least, if no layers are cut
 #   all        as ghosts, with segments
 # And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST: random crops and flips, a cosine schedule, by weights that are dense,
@@ -144,7 +147,7 @@ leanest() {
 }
 
 bytes() {
-    local plain sparse=(--sparse 'keep=0.4,room=1') n_parts=16 whole all fours job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
+    local plain sparse=(--sparse 'keep=0.4,room=1') n_parts=16 whole all folded fours job heads=4 inner=256 kernels='3, 7, 15, 31' width=128 layers=4
     make_work
     export XDG_CACHE_HOME=$work # what this machine was measured to do would change choices
     case $net in
@@ -181,6 +184,8 @@ JSON
     printf '  %-11s %12.0f bytes\n' plain "$plain"
     whole=("${narrow[@]}" "${sparse[@]}")
     all=("${whole[@]}" --parts "$n_parts")
+    folded=(--precision bf16 --master none --moments bf16 --grad-dtype bf16 --commit folded --parts "$n_parts")
+    [ "$net" = wrn-28-2 ] || folded+=(--optimizer adama)
     line exact
     line fp16 "${narrow[@]}"
     line sparse "${sparse[@]}"
@@ -190,6 +195,8 @@ JSON
     line together "${all[@]}" --device-mem "$(least "${all[@]}")"
     cut cut "${all[@]}"
     line dense "${narrow[@]}" --parts "$n_parts" --device-mem "$(least "${narrow[@]}" --parts "$n_parts")"
+    line folded "${folded[@]}" --device-mem "$(least "${folded[@]}")"
+    line folded-sparse "${folded[@]}" "${sparse[@]}" --device-mem "$(least "${folded[@]}" "${sparse[@]}")"
     line whole "${whole[@]}" --device-mem "$(least "${whole[@]}")"
     cut whole-cut "${whole[@]}"
     [ "$net" = wrn-28-2 ] || return 0
@@ -203,6 +210,9 @@ JSON
     sed -i 's/: 2}/: 4}/' "$work/net.json"
     line ghosts4 "${fours[@]}" --device-mem "$(least "${fours[@]}")"
     cut ghosts4-cut "${fours[@]}"
+    folded+=("${sparse[@]}" --parts "$((batch / 4))")
+    line folded4 "${folded[@]}" --device-mem "$(least "${folded[@]}")"
+    cut folded4-cut "${folded[@]}"
 }
 
 # The decoder, of one seed.

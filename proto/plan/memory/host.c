@@ -33,12 +33,12 @@ static uint32_t count_accumulators(const struct plan_host_setting *s)
     return plan_sums_parts(&s->goal) && several && !plan_updates_last(&s->goal) ? ACCUMULATORS : 0;
 }
 
-uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
+uint64_t plan_host_sums(const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_own own;
 
     plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
-    return count_accumulators(s) * own.accumulator_bytes;
+    return count_accumulators(s) * own.accumulator_bytes + plan_tied_bytes(&own, &s->goal);
 }
 
 uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal)

@@ -70,8 +70,8 @@ struct plan_host {
 /* Bytes of plan_tied_sums. */
 uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal);
 
-/* Bytes of all accumulators of a job: 0 unless several parts are summed. */
-uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *setting);
+/* Bytes of all accumulators and tied sums of a job. */
+uint64_t plan_host_sums(const struct model *model, const struct plan_host_setting *setting);
 
 /* Numbers in the table of units that a step does not update: those without trained pieces; if steps drop or freeze
  * blocks, at most all of these, too; and one. */

@@ -261,7 +261,7 @@ static const struct model_config config =
     X((void)0, (void)0, !client_options_say_summed(&said, o, &out, &model))                                            \
     X((o->workers = 2), (void)0,                                                                                       \
       out.parts == 2 && out.optimizer == EPS_ADAMW && client_options_say_summed(&said, o, &out, &model) &&             \
-          strstr(said.text, "--optimizer adama squares each, and would save 32.0 KiB"))                                \
+          strstr(said.text, "--optimizer adama squares each, and would save 16.0 KiB"))                                \
     X((o->workers = 2, o->commit = EPS_FENCED), (void)0,                                                               \
       out.optimizer == EPS_ADAMW && !client_options_say_summed(&said, o, &out, &model))                                \
     X((o->parts = 4, o->optimizer = EPS_ADAMA), (void)0,                                                               \
