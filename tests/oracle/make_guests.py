@@ -1,6 +1,6 @@
 """A Llama of which some blocks are those of other models (proto/model/guests.h), by PyTorch: tests/fixtures/guests.
 
-    python make_guests.py
+    python paths.py make_guests.py
 
 Block 1 is a GPT-2's, by transformers; block 2 a Llama's with other heads and another activation; block 4 a Qwen 3's, with
 norms of heads, whose blocks slide from block 3 on. Blocks 0 and 3 are the model's own.
