@@ -26,7 +26,7 @@ enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD }
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16, EPS_FP16 };
 enum eps_master { EPS_MASTER_DEFAULT, EPS_MASTER_FP32, EPS_MASTER_NONE };
 /* How attention is computed: by our kernels; these backward, and cuDNN forward; cuDNN's way of both that the device has; one of
- * its ways by name, as training.json stores it (proto/operation/attention_way.h). */
+ * its ways by name, as training.json stores it. */
 enum eps_attention {
     EPS_ATTENTION_DEFAULT,
     EPS_ATTENTION_OWN,
