@@ -86,6 +86,7 @@ static void open_host(struct host *h, uint32_t host, uint32_t n, const char *out
     h->peers = (struct peers){.loop = &h->loop, .host = host, .n_hosts = n};
     ck_assert_int_eq(uv_async_init(&h->loop, &h->peers.wake, on_wake), 0);
     h->job = (struct job){.peers = &h->peers,
+                          .backend = plan_backend_find("cpu"),
                           .state = JOB_RESTING,
                           .request = {.job = {.goal = {.purpose = PLAN_TRAIN, .n_parts = 1}}},
                           .config = {.base = config},

@@ -66,14 +66,15 @@ struct drawn {
 };
 
 /* Bytes that the optimizer touches, by hand, of the 28 that profiles measure: a fold with one part is the update too; of
- * parts each adds to both moments, then weights are updated; what is tied is added up first. */
+ * parts each adds to both moments, then weights are updated; what is tied is added up first, of parts by visit, and then
+ * the one sum takes in the other. */
 static void set_prices(struct drawn *d, uint32_t n_parts)
 {
     const double grad = (double)number_bytes(d->host.goal.grad);
     const struct timed_price whole = {(grad + 24) / 28, 0}, in_parts = {(grad + 16) / 28, 16.0 / 28};
 
     d->prices[0] = n_parts == 1 ? whole : in_parts;
-    d->prices[1] = (struct timed_price){(grad + 8) / 28, (24.0 + 4) / 28};
+    d->prices[1] = (struct timed_price){(grad + 8) / 28, (24.0 + 4 + (n_parts == 1 ? 0 : 12)) / 28};
     d->options.prices = d->prices;
 }
 
