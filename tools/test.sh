@@ -138,6 +138,7 @@ note_run() {
         END {
             for (program in seen) if (!bad[program]) date[preset " " program] = today
             printf "%s", head >dates
+            close(dates) # before the others follow, from another process
             for (key in date) print key, date[key] | "sort >>" dates
         }' "$2" $dates -
 }
