@@ -285,7 +285,7 @@ TEST_EACH(the_choice_follows_the_rule, COUNT(sizes) * PATTERNS * RULES)
 {
     const size_t n = sizes[_i / RULES / PATTERNS].n_tokens, m = sizes[_i / RULES / PATTERNS].n_chosen, n_rows = 3;
     const size_t block = sample_block(n);
-    struct choice c = make_choice(n_rows, n, m, _i % RULES);
+    struct choice c = make_choice(n_rows, n, m, (enum sample_rule)(_i % RULES));
     uint32_t *again = mirror_host_array(n_rows * m, sizeof *again);
 
     for (size_t row = 0; row < n_rows; row++)
@@ -296,7 +296,7 @@ TEST_EACH(the_choice_follows_the_rule, COUNT(sizes) * PATTERNS * RULES)
             const size_t here = n - first < block ? n - first : block;
             k = sample_before(&c.op, first + here) - at;
             check_block(c.scores + row * n + first, here, c.chosen + row * m + at, c.weights + row * m + at, k,
-                        (uint32_t)(row * n + first), _i % RULES);
+                        (uint32_t)(row * n + first), (enum sample_rule)(_i % RULES));
         }
     memcpy(again, c.chosen, n_rows * m * sizeof *again);
     choose(&c, 3);
