@@ -350,7 +350,8 @@ struct eps_bias_layer {
     uint64_t n;     /* trained elements */
     double cosine;  /* of the approximate gradient, of several draws their mean, with the exact one; NAN: one is 0 */
     double norm, exact; /* Euclidean norms of both */
-    double noise, off;  /* of a draw; |m - g|. NAN: there is one draw */
+    double noise;       /* of a draw; NAN: there is one */
+    double off;         /* |m - g| */
 };
 struct eps_bias {
     uint64_t step;
@@ -509,6 +510,8 @@ int eps_open_output(const char *path, struct eps_error *error);
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */
 const char *eps_bytes_help(void);
+/* As the option; of EPS_COMMIT_DEFAULT "eager". Static. */
+const char *eps_commit_name(enum eps_commit commit);
 /* The option's --approximate leaves the form to the planner. */
 bool eps_approximate_is_any(const char *approximate);
 /* What an option's --approximate does to a run, in words; static. */

@@ -69,7 +69,7 @@ static void print_optimizer(FILE *out, const struct eps_train_options *o)
         fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g", adamw ? "adamw" : "adama", o->beta1, o->beta2,
                 o->epsilon);
     fprintf(out, ", weight decay %g%s\n", o->weight_decay, o->deterministic ? ", deterministic" : "");
-    fprintf(out, "commit       %s", text_commit(o->commit));
+    fprintf(out, "commit       %s", eps_commit_name(o->commit));
     if (!isnan(o->clip_norm))
         fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);
     if (!isnan(o->clip_update))

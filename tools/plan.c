@@ -65,7 +65,7 @@ static void print_asked(const struct eps_plan *plan)
     printf(" in %u part%s, on %u %s worker%s; %s%s, moments in %s, gradients in %s, %s commit%s\n", o->parts,
            o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
            text_number(o->precision), text_master(o->master), text_number(o->moments), text_number(o->grad_dtype),
-           text_commit(o->commit), o->sums == EPS_BF16 ? ", sums in bf16" : "");
+           eps_commit_name(o->commit), o->sums == EPS_BF16 ? ", sums in bf16" : "");
     if (o->approximate)
         printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
     putchar('\n');

@@ -403,7 +403,7 @@ static int choose_form(struct bias *b, struct error *err)
         return rc;
     if (eps_approximate_is_any(form))
         return error_set(err, -EDOM, "--approximate any: a form is needed, as wta=0.3");
-    if (b->options->draws > 1 && allowed.sampling.share == 0 && allowed.sampling.queries == 0 && allowed.kept_bits == 0)
+    if (b->options->draws > 1 && !client_approximation_draws(&allowed))
         return error_set(err, -EDOM, "--draws %" PRIu32 ": --approximate %.100s draws nothing: once is enough",
                          b->options->draws, form);
     if (snprintf(b->form, sizeof b->form, "%s", form) >= (int)sizeof b->form)

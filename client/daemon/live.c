@@ -108,9 +108,9 @@ int eps_observer_status(struct eps_observer *observer, struct eps_status *out, s
             .loss = m->status_reply.loss,
             .model = m->status_reply.model,
             .precision = number_name(m->status_reply.precision),
-            .commit = m->status_reply.fenced   ? "fenced"
-                      : m->status_reply.folded ? "folded"
-                                               : "eager",
+            .commit = eps_commit_name(m->status_reply.fenced   ? EPS_FENCED
+                                      : m->status_reply.folded ? EPS_FOLDED
+                                                               : EPS_EAGER),
             .out = m->status_reply.out,
             .waits = m->status_reply.waits,
             .n_audits = m->status_reply.n_audits,

@@ -117,6 +117,11 @@ static bool samples(const struct client_approximation *allowed)
     return allowed->sampling.share > 0 || allowed->sampling.queries > 0;
 }
 
+bool client_approximation_draws(const struct client_approximation *allowed)
+{
+    return samples(allowed) || allowed->kept_bits > 0;
+}
+
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
 {
     struct reading r = {.out = out};
@@ -127,7 +132,7 @@ int client_options_approximate(struct client_approximation *out, const char *tex
     int rc = client_options_words("--approximate", text, read_word, &r, err);
     if (!rc && r.ruled && !samples(out))
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
-    if (!rc && r.drawn && !samples(out) && out->kept_bits == 0)
+    if (!rc && r.drawn && !client_approximation_draws(out))
         rc = error_set(err, -EDOM, "--approximate has a draw, but draws nothing: add wta=0.3, or leave draw=%u out",
                        out->sampling.draw);
     if (out->sampling.share == 1) /* all of them: exact */
@@ -162,7 +167,7 @@ const char *eps_approximate_text(const char *approximate)
     client_options_approximate(&allowed, approximate, NULL);
     const bool codes = allowed.kept_bits > 0;
     if (allowed.pooled > 0)
-        return codes || allowed.sampling.share > 0 || allowed.sampling.queries > 0
+        return codes || samples(&allowed)
                    ? "gradients are approximate, in several ways"
                    : "gradients of convolutions' weights are computed from means of blocks of pixels";
     if (keeps_largest(&allowed))

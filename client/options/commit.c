@@ -20,7 +20,7 @@ static const char *fencing(const struct eps_train_options *o)
     return o->precision == EPS_FP16 ? "--precision fp16" : "--clip-norm";
 }
 
-static const char *commit_name(enum eps_commit commit)
+const char *eps_commit_name(enum eps_commit commit)
 {
     return commit == EPS_FENCED ? "fenced" : commit == EPS_FOLDED ? "folded" : "eager";
 }
@@ -63,11 +63,11 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
         return error_set(err, -EDOM,
                          "--clip-norm %g does not go with --commit %s, which %s before the whole gradient is "
                          "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
-                         o->clip_norm, commit_name(o->commit),
+                         o->clip_norm, eps_commit_name(o->commit),
                          o->commit == EPS_EAGER ? "updates" : "changes the moments");
     if (scales && !holds)
         return error_set(err, -EDOM, "--precision fp16 does not go with --commit %s: choose fenced, or bf16",
-                         commit_name(o->commit));
+                         eps_commit_name(o->commit));
     if (o->grad_dtype == EPS_FP16 && !scales)
         return error_set(err, -EDOM,
                          "--grad-dtype fp16 needs --precision fp16, whose gradients are scaled to its range");

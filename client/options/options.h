@@ -138,6 +138,8 @@ struct client_approximation {
 };
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err);
+/* Whether random bits make a gradient inexact, so that another draw has other ones. */
+bool client_approximation_draws(const struct client_approximation *allowed);
 /* Whether gradients of a form that is allowed are biased. */
 bool client_approximate_is_biased(const char *approximate);
 

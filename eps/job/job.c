@@ -162,7 +162,7 @@ static void assign(struct job_seat *seat)
     m.assign.n_slots = job->host.n_slots;
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
-    m.assign.groups = job->facts.fenced || job->facts.folded;
+    m.assign.groups = job_groups(job);
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->uid);
     m.assign.weights_bytes = job->store.weights.bytes;
     m.assign.choice = plan->choice;
@@ -192,7 +192,7 @@ static int begin_assigning(struct job *job, struct error *err)
         .adamw = job->facts.adamw,
         .fenced = job->facts.fenced,
         .folded = job->facts.folded,
-        .groups = job->facts.fenced || job->facts.folded,
+        .groups = job_groups(job),
         .deterministic = job->facts.deterministic,
         .replay = job->facts.replay,
     };

@@ -200,6 +200,12 @@ static inline bool job_is_folded(const struct job *job)
     return job_trains(job) && job_goal(job)->folded;
 }
 
+/* True if its relay lets a worker take parts in row groups. */
+static inline bool job_groups(const struct job *job)
+{
+    return job->facts.fenced || job->facts.folded;
+}
+
 /* True if the job trains on several hosts. For the choice of eps/step/commit.h's table, and tests: all else that depends on
  * it is a fact of its own. */
 static inline bool job_is_sharded(const struct job *job)

@@ -177,9 +177,10 @@ bool relay_has_part(const struct relay *relay, uint32_t worker);
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */
 bool relay_has_loss(const struct relay *relay, uint32_t part);
-/* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is given no part, and its contributions count:
- * if units may be updated without them and there is no replay, only those of parts that need no more, as a part that was begun could not be redone; and of
- * these, if others are to be redone, only those that were begun. */
+/* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is given no
+ * part, and its contributions count: if units may be updated without them and there is no replay, only those of parts that
+ * need no more, as a part that was begun could not be redone; and of these, if others are to be redone, only those that were
+ * begun. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);
 /* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone; or a part
  * that it has sent whole waits for accumulators, and these for another part of the worker's. */

@@ -18,8 +18,8 @@
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64, RELAY_MAX_VISITS = 2 /* of a unit */ };
 
-/* How often one event can move a part: its worker is lost for a slice that is not finite, or redoes a damaged one; audits again; computes again; is named;
- * a room is found. */
+/* How often one event can move a part: its worker is lost for a slice that is not finite, or redoes a damaged one; audits
+ * again; computes again; is named; a room is found. */
 enum { RELAY_MOST_MOVES = 5 };
 
 /* One contribution: it is in a slot, or was granted the reserved one. */

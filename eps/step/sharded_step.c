@@ -242,11 +242,9 @@ static bool announce_folded(struct sharded *s)
     const struct sharded_folded f = s->folded[0];
     memmove(s->folded, s->folded + 1, --s->n_folded * sizeof *s->folded);
     f.seat->n_folds--;
-    steps_feed(s->steps, &(struct relay_event){.kind = RELAY_FOLDED,
-                                               .unit = f.unit,
-                                               .name.slice = f.slice,
-                                               .ok = f.result == 0,
-                                               .damaged = f.result == -EBADMSG});
+    const struct updater_task folded = {.kind = UPDATER_FOLD, .unit = f.unit, .slice = f.slice, .result = f.result};
+    const struct relay_event event = commit_event(&folded);
+    steps_feed(s->steps, &event);
     return true;
 }
 

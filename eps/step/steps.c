@@ -130,9 +130,8 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
         const uint64_t busy_ns = updater_busy_ns(job->peers->updater);
         m.done.optimizer_ms = (double)(busy_ns - steps->busy_ns) / 1e6;
         steps->busy_ns = busy_ns;
-    }
-    if (kind == MESSAGE_DONE)
         steps->ended[step % MESSAGE_DONE_STEPS] = m.done;
+    }
     job_announce(job, &m);
 }
 

@@ -280,9 +280,9 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, unless that is MOMENTS
- * -EDOM: the slice is not finite; -EBADMSG: it is not what its sender summed; nothing has changed. -EIO: memory is damaged: the
- * slice has changed while it was folded, or a block has another sum; the unit is void. -ERANGE: done, but a weight is not finite now, because a sum of
- * finite slices overflowed or the learning rate is too high; the unit's weights are void. */
+ * -EDOM: the slice is not finite; -EBADMSG: it is not what its sender summed; nothing has changed. -EIO: memory is damaged:
+ * the slice has changed while it was folded, or a block has another sum; the unit is void. -ERANGE: done, but a weight is not
+ * finite now, because a sum of finite slices overflowed or the learning rate is too high; the unit's weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
 
 struct store_contribution {

@@ -143,14 +143,6 @@ static void updater_rest(struct updater *up)
     pthread_mutex_lock(&up->mutex);
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 uint64_t updater_busy_ns(const struct updater *up)
 {
     return up ? atomic_load_explicit(&up->busy_ns, memory_order_relaxed) : 0;
@@ -175,10 +167,10 @@ static void *run(void *arg)
         remove_at(up->ready, &up->n_ready, i);
         use_threads(up->n_threads);
         pthread_mutex_unlock(&up->mutex);
-        const uint64_t since = trace_begin(task.trace), begun = now_ns();
+        const uint64_t since = trace_clock();
         updater_run_task(&task, up->store);
         if (task.kind != UPDATER_CALL)
-            atomic_fetch_add_explicit(&up->busy_ns, now_ns() - begun, memory_order_relaxed);
+            atomic_fetch_add_explicit(&up->busy_ns, trace_clock() - since, memory_order_relaxed);
         if (task.trace)
             record(&task, up->store->model, since);
         pthread_mutex_lock(&up->mutex);

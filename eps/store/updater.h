@@ -25,7 +25,8 @@ struct updater_task {
     uint64_t step;
     uint32_t visit;
     int result; /* CALL: what it returned. Else 0, or -EDOM: not finite, and nothing was folded, unless the held sum has
-                * overflowed; or -EBADMSG: the contribution is not what was sent, and nothing was folded; or -ERANGE: a weight is not finite afterwards */
+                * overflowed; or -EBADMSG: the contribution is not what was sent, and nothing was folded; or -ERANGE: a
+                * weight is not finite afterwards */
 };
 
 /* Does one task at once, with the caller's OpenMP team. */

@@ -11,8 +11,8 @@ struct plan_advice_scope {
 };
 
 /* For a training job that does not fit: appends to err the cheapest options that would. Fewer workers keep the result,
- * and so does a folded commit; fewer parts round differently, narrower numbers lose digits. Less device memory is never suggested: the planner tries
- * that itself. False, with err unchanged, if nothing suffices. */
+ * and so does a folded commit; fewer parts round differently, narrower numbers lose digits. Less device memory is never
+ * suggested: the planner tries that itself. False, with err unchanged, if nothing suffices. */
 bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const struct plan_advice_scope *scope);
 
 /* For a job too large for the host, when no option helps; fit is plan_fit's result, -ENOMEM. Appends to err what would

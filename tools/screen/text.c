@@ -99,11 +99,6 @@ const char *text_number(enum eps_number number)
     return number == EPS_BF16 ? "bf16" : number == EPS_FP16 ? "fp16" : "fp32";
 }
 
-const char *text_commit(enum eps_commit commit)
-{
-    return commit == EPS_FENCED ? "fenced" : commit == EPS_FOLDED ? "folded" : "eager";
-}
-
 const char *text_master(enum eps_master master)
 {
     return master == EPS_MASTER_NONE ? " without a master" : "";

@@ -21,8 +21,6 @@ const char *text_base(enum eps_base base);
 const char *text_number(enum eps_number number);
 /* " without a master"; "" with one. */
 const char *text_master(enum eps_master master);
-/* Not of EPS_COMMIT_DEFAULT. */
-const char *text_commit(enum eps_commit commit);
 
 /* "812 ms", "12.3 s", "1 h 48 min" */
 const char *text_ms(char out[32], double ms);

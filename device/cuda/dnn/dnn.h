@@ -154,7 +154,8 @@ struct dnn_api {
 };
 
 /* Loads the newest library for this CUDA in EPS_CUDNN=DIR[:DIR...] or, if that is not set, of the loader's path, the toolkit's
- * usual place and the system's; and the engines beside it. An empty EPS_CUDNN forbids it. False, and why (a constant). Undo: dnn_api_unload. */
+ * usual place and the system's; and the engines beside it. An empty EPS_CUDNN forbids it. False, and why (a constant). Undo:
+ * dnn_api_unload. */
 bool dnn_api_load(struct dnn_api *api, const char **why);
 void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
 
