@@ -213,6 +213,7 @@ void daemon_tick(struct daemon *d)
     if (d->asked && !d->stopping && ++d->n_ticks > d->patience)
         daemon_stop(d, d->asked);
     takeover_tick(d);
+    job_tick(d->job);
 }
 
 /* ---- jobs, one after another ------------------------------------------------------------------------------------ */

@@ -55,6 +55,8 @@ struct peer {
     bool unfit;                   /* it is left out of the present job, for the reason in why_unfit */
     struct error why_unfit;
     bool announced_unfit; /* the job's client knows */
+    uint32_t retry_ticks; /* until it is asked again, as memory was short; 0: it is not, in this job */
+    uint32_t retry_pause; /* the last such pause, ticks; 0: there was none */
 };
 
 /* Appends a peer to a list ordered by id. NULL: -ENOMEM. Owned: peer_remove. */

@@ -105,6 +105,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->said = job->peers->said;
     for (struct peer *p = job->peers->first; p; p = p->next) {
         p->unfit = p->announced_unfit = false;
+        p->retry_ticks = p->retry_pause = 0;
         p->n_parts = 0;
         p->suspect = false, p->accused = 0;
         p->throughput = (struct throughput){0};
@@ -249,7 +250,7 @@ static void on_renewed(struct job_seat *seat, int result)
     if (!result)
         assign(seat);
     else
-        job_turn_away(seat, job->load_error.text);
+        job_turn_away(seat, result, job->load_error.text);
 }
 
 void job_on_called(struct job *job, const struct updater_task *work)
@@ -345,7 +346,7 @@ void job_vacate(struct job_seat *seat)
     seat->peer = NULL;
 }
 
-void job_turn_away(struct job_seat *seat, const char *why)
+void job_turn_away(struct job_seat *seat, int code, const char *why)
 {
     struct peer *worker = seat->peer;
 
@@ -353,7 +354,10 @@ void job_turn_away(struct job_seat *seat, const char *why)
     memset(&worker->plan, 0, sizeof worker->plan);
     job_unlist(seat->job, worker);
     job_vacate(seat);
-    job_leave_out(seat->job, worker, why);
+    if (code == -ENOMEM && job_is_open(seat->job))
+        job_put_off(seat->job, worker, why);
+    else
+        job_leave_out(seat->job, worker, why);
 }
 
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
@@ -385,6 +389,29 @@ void job_leave_out(struct job *job, struct peer *worker, const char *why)
     snprintf(worker->why_unfit.text, sizeof worker->why_unfit.text, "%s", why);
     error_set(&job->missed, 0, "worker %u (%s%s%s) is left out: %s", worker->id, worker->device,
               *worker->host ? " on " : "", worker->host, why);
+}
+
+/* Whoever shares the host may have given memory back by then. */
+void job_put_off(struct job *job, struct peer *worker, const char *why)
+{
+    enum { FIRST_TICKS = 10, MOST_TICKS = 320 };
+    const bool again = worker->retry_pause > 0;
+
+    worker->retry_pause = !again                                 ? FIRST_TICKS
+                          : worker->retry_pause < MOST_TICKS / 2 ? 2 * worker->retry_pause
+                                                                 : MOST_TICKS;
+    worker->retry_ticks = worker->retry_pause;
+    if (again)
+        worker->unfit = worker->announced_unfit = true;
+    else
+        job_leave_out(job, worker, why);
+}
+
+void job_tick(struct job *job)
+{
+    for (struct peer *p = job->peers->first; p; p = p->next)
+        if (p->retry_ticks > 0 && --p->retry_ticks == 0)
+            p->unfit = false;
 }
 
 /* ---- assigned --------------------------------------------------------------------------------------------------- */

@@ -308,6 +308,11 @@ void job_list(struct job *job, struct peer *worker);
 void job_unlist(struct job *job, const struct peer *worker);
 /* The worker, which has no seat, takes no part in this job, and keeps its session. */
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
+/* The same, for want of memory, so that a job that waits for a worker may yet have it: it is asked again in 10 s, and after
+ * pauses that grow to 320 s. Only the first time is told. */
+void job_put_off(struct job *job, struct peer *worker, const char *why);
+/* Once a second. */
+void job_tick(struct job *job);
 /* Bytes that the job, or the next one, may take of the host: the smaller of the daemon's --host-mem and the job's. UINT64_MAX:
  * all that is free. */
 uint64_t job_host_cap(const struct job *job);
@@ -328,8 +333,9 @@ void job_release_seat(struct job_seat *seat);
 void job_renew_seat(struct job_seat *seat);
 /* The seat's worker has gone: removes it from the job's workers. */
 void job_vacate(struct job_seat *seat);
-/* The seat's worker was to get its memory, and cannot: it is left out of this job. */
-void job_turn_away(struct job_seat *seat, const char *why);
+/* The seat's worker was to get its memory, and cannot: it is left out of this job; if the code is
+ * -ENOMEM and the job is open, put off. */
+void job_turn_away(struct job_seat *seat, int code, const char *why);
 /* Answers a pull: where the unit is, as in struct message's weights. lent: until the worker says READ. */
 struct job_weights {
     uint64_t at, frozen_at;

@@ -334,9 +334,20 @@ static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
     return larger((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
 }
 
-static bool plan_candidate(struct peer *worker, const struct job_seat *seat, struct error *err)
+/* As job_plan_seat, for as many parts as it can have. */
+static int plan_candidate(struct peer *worker, const struct job_seat *seat, struct error *err)
 {
-    return plan_most(&worker->plan, seat, worker, 1, wanted_parts(seat->job, worker), err) > 0;
+    struct plan none;
+
+    if (plan_most(&worker->plan, seat, worker, 1, wanted_parts(seat->job, worker), err) > 0)
+        return 0;
+    return job_plan_seat(&none, seat, worker, 1, err);
+}
+
+/* Whether memory of the host is short, which others may give back. */
+static bool may_fit_later(const struct peer *worker, int code)
+{
+    return code == -ENOMEM || (code == -ENOSPC && worker->backend->takes_turns);
 }
 
 /* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
@@ -348,10 +359,14 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
         if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect || p->accused ||
             p->state != PEER_IDLE)
             continue;
-        if (plan_candidate(p, seat, &err))
+        const int rc = plan_candidate(p, seat, &err);
+        if (!rc)
             return p;
         memset(&p->plan, 0, sizeof p->plan);
-        job_leave_out(seat->job, p, err.text);
+        if (may_fit_later(p, rc) && job_is_open(seat->job))
+            job_put_off(seat->job, p, err.text);
+        else
+            job_leave_out(seat->job, p, err.text);
     }
     return NULL;
 }
@@ -564,7 +579,7 @@ void membership_on_assigned(struct steps *steps, struct peer *worker, const stru
             job->peers->is_private) /* its client started it, and no other one would do */
             job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
         else
-            job_turn_away(seat, m->refused.error.text);
+            job_turn_away(seat, m->refused.code, m->refused.error.text);
         return;
     }
     if (!job_is_open(job)) {
@@ -572,6 +587,7 @@ void membership_on_assigned(struct steps *steps, struct peer *worker, const stru
         return;
     }
     worker->state = PEER_ASSIGNED;
+    worker->retry_pause = 0;
     job_list(job, worker);
     steps_note_change(steps);
     log_line("worker %u joins after %" PRIu64 " steps: arena of %s for %u part%s", worker->id, job->step,

@@ -23,6 +23,7 @@ struct puppet {
     struct model model;
     struct segment inbox, data;
     enum puppet_fault fault;
+    bool refused; /* ASSIGN, once */
     bool busy, backward, has_next;
     struct message share, next;
     uint32_t visit;
@@ -291,7 +292,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         return;
     if (m->kind == MESSAGE_ASSIGN && p->fault == PUPPET_DIES_ASSIGNED)
         _exit(0);
-    if (m->kind == MESSAGE_ASSIGN && p->fault == PUPPET_REFUSES) {
+    if (m->kind == MESSAGE_ASSIGN && (p->fault == PUPPET_REFUSES || (p->fault == PUPPET_REFUSES_ONCE && !p->refused))) {
+        p->refused = true;
         session_send(s, &(struct message){.kind = MESSAGE_REFUSED,
                                           .refused = {.code = -ENOMEM, .error.text = "no arena"}});
     } else if (m->kind == MESSAGE_ASSIGN) {

@@ -47,6 +47,7 @@ enum puppet_fault {
     PUPPET_STRANGE,
     PUPPET_NAMELESS,
     PUPPET_REFUSES,
+    PUPPET_REFUSES_ONCE, /* and then behaves */
     PUPPET_DIES_ASSIGNED,
     PUPPET_DIES_ATTACHED,
 };

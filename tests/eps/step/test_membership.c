@@ -29,6 +29,7 @@ static void teardown(void)
 }
 
 SUITE_FIXTURE(setup, teardown)
+SUITE_TIMEOUT(60) /* a worker is asked again in 10 s */
 
 /* A worker of ours, which computes; on return it is attached, as the n'th. */
 static pid_t attach_worker(uint32_t n)
@@ -164,6 +165,21 @@ TEST(a_step_without_a_worker_waits_for_the_next_one)
     attach_worker(1);
     driver_train(&driver, 3);
     ck_assert_uint_eq(driver.n_lost, 1);
+    driver_close(&driver);
+}
+
+/* Memory that was short may be free again: who waits for a worker would else wait for ever beside one. */
+TEST(a_worker_that_lacked_memory_is_asked_again)
+{
+    const pid_t first = attach_worker(1);
+
+    attach_puppet(PUPPET_REFUSES_ONCE, 2);
+    open_job(1);
+    driver_train(&driver, 1);
+    kill(first, SIGKILL);
+    driver_train(&driver, 3);
+    ck_assert_uint_eq(processes_count("log", "is left out of the job: no arena"), 1);
+    ck_assert_uint_eq(processes_count("log", "joins after 1 steps"), 1);
     driver_close(&driver);
 }
 

@@ -18,7 +18,7 @@ struct relay_tag;
 
 RARE(4, job_vacate, (struct job_seat * seat), seat)
 RARE(4, job_renew_seat, (struct job_seat * seat), seat)
-RARE(4, job_turn_away, (struct job_seat * seat, const char *why), seat, why)
+RARE(4, job_turn_away, (struct job_seat * seat, int code, const char *why), seat, code, why)
 RARE(4, steps_share, (struct steps * steps, struct peer *worker), steps, worker)
 RARE(4, membership_on_assigned, (struct steps * steps, struct peer *worker, const struct message *m), steps, worker, m)
 RARE(4, save_on_first_step, (struct saves * saves), saves)
