@@ -381,39 +381,6 @@ void job_list(struct job *job, struct peer *worker)
     job->workers[i] = worker;
 }
 
-void job_leave_out(struct job *job, struct peer *worker, const char *why)
-{
-    log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why);
-    worker->unfit = true;
-    worker->announced_unfit = false;
-    snprintf(worker->why_unfit.text, sizeof worker->why_unfit.text, "%s", why);
-    error_set(&job->missed, 0, "worker %u (%s%s%s) is left out: %s", worker->id, worker->device,
-              *worker->host ? " on " : "", worker->host, why);
-}
-
-/* Whoever shares the host may have given memory back by then. */
-void job_put_off(struct job *job, struct peer *worker, const char *why)
-{
-    enum { FIRST_TICKS = 10, MOST_TICKS = 320 };
-    const bool again = worker->retry_pause > 0;
-
-    worker->retry_pause = !again                                 ? FIRST_TICKS
-                          : worker->retry_pause < MOST_TICKS / 2 ? 2 * worker->retry_pause
-                                                                 : MOST_TICKS;
-    worker->retry_ticks = worker->retry_pause;
-    if (again)
-        worker->unfit = worker->announced_unfit = true;
-    else
-        job_leave_out(job, worker, why);
-}
-
-void job_tick(struct job *job)
-{
-    for (struct peer *p = job->peers->first; p; p = p->next)
-        if (p->retry_ticks > 0 && --p->retry_ticks == 0)
-            p->unfit = false;
-}
-
 /* ---- assigned --------------------------------------------------------------------------------------------------- */
 
 void job_open(struct job *job)
