@@ -424,8 +424,8 @@ TEST(a_gpu_is_timed_on_each_path)
     ck_assert_double_gt(p.message_s, 0);
     ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 1e-6);
     /* Updates take no time here, and copies each way that of the slower one: of a slice of n numbers, 28 n bytes and k times
-     * 8 n in k times 4 n / 40e9 s, so fewer copies move more. */
-    const double k = ceil(p.link_bytes_per_s / 4 / p.update_parameters_per_s);
+     * 8 n in k times 4 n / 40e9 s, so fewer copies move more. Where updates alone are slow, as sanitized, k is at its limit. */
+    const double k = fmin(ceil(p.link_bytes_per_s / 4 / p.update_parameters_per_s), 1000);
     ck_assert_double_eq_tol(p.host_bytes_per_s / (2 * way_bytes_per_s[1] + 7 * way_bytes_per_s[1] / k), 1, 1e-6);
     for (int class = 0; class < PRODUCTS_CLASSES; class ++)
         ck_assert(p.products.of[class].known && p.products.of[class].config[0] == 2);
