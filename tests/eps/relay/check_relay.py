@@ -13,7 +13,7 @@ What it checks at every move:
   of an audited part nothing is folded but what equals the auditor's digest, or what no auditor will judge; only who has sent
   something wrong is named for it, and a job ends undecided only where no third worker could decide;
   a worker redoes what it has sent only if that was damaged, and then whatever it has of the step;
-  a part leaves its worker only when the worker is lost; a step opens with owners within the rooms, and not beyond them;
+  a part leaves its worker only when the worker is lost, or when the part is damaged after others took its place; a step opens with owners within the rooms, and not beyond them;
 and at the end of every path: all steps done, state equal to the fault-free one, slots free, nothing waiting; or nobody
 is attached; or the rooms add up to less than the parts: then a worker is given room for all, and finishes what is left.
 """
@@ -63,7 +63,8 @@ class World(Record):
         self.audit = None           # (part, auditor, whether it goes on)
         self.referee, self.theirs = None, ()        # a third worker, and its digests
         self.anew = None            # who begins its share anew, room or not, while the relay is fed
-        self.damaged = None         # whose slice is damaged, while the relay hears of it
+        self.before = {}            # the load of each worker when the relay was fed
+        self.damaged = None         # (whose slice is damaged, its part if that counted as finished), as the relay hears of it
         self.silent = frozenset()   # dead, and the relay will hear of it
         self.trace = None           # list, on random walks
         for w in range(setting.workers):
@@ -131,7 +132,7 @@ class World(Record):
             self.pulls += (event[1:],)
         self.note_audit(event, stale)
         r = self.relay
-        t, owner, self.anew = r.t, list(r.owner), None
+        t, owner, self.anew, self.before = r.t, list(r.owner), None, {w: self.load(w) for w in self.rooms}
         if self.shared:
             self.relay, actions = self.shared.feed(r, event)
             r = self.relay
@@ -147,8 +148,13 @@ class World(Record):
               'a pull is left without an answer')
         if t == r.t:
             for p, (old, new) in enumerate(zip(owner, r.owner)):
-                check(old in (None, new) or old not in r.inbox, 'part %d is taken from worker %s' % (p, old))
+                check(old in (None, new) or old not in r.inbox or self.is_displaced(old, p),
+                      'part %d is taken from worker %s' % (p, old))
         self.invariants()
+
+    def is_displaced(self, w, p):
+        """Its last slice is damaged, and the worker had as much to do as it has room for."""
+        return self.damaged == (w, p) and self.before[w] >= max(1, self.rooms[w])
 
     def note_audit(self, event, stale):
         """What the world knows of an audit before the relay does."""
@@ -221,7 +227,8 @@ class World(Record):
             passes += Pass(t, share, 0, False, None),
             self.replace(x[0], passes=passes, grant=w.grant if w.grant and w.grant[0] == t else None)
             n, room = self.load(x[0]), self.rooms[x[0]]
-            check(n <= room or x[0] == self.anew, 'worker %d has %d parts, and room for %d' % (x[0], n, room))
+            most = max(1, room, self.before.get(x[0], 0)) if x[0] == self.anew else room
+            check(n <= most, 'worker %d has %d parts, and room for %d' % (x[0], n, most))
         elif what == 'answer':
             self.answer(*x)
         elif what == 'void':
@@ -243,7 +250,7 @@ class World(Record):
             self.begin_anew(x[0])
         elif what == 'redo':
             check(event[0] == 'folded' and event[3] == 'damaged', 'redone, but nothing was damaged')
-            check(x[0] == self.damaged, 'a worker redoes what another has sent')
+            check(self.damaged and x[0] == self.damaged[0], 'a worker redoes what another has sent')
             self.begin_anew(x[0], audits=True)
         elif what == 'liar':
             check(x[0] in self.lied, 'an honest worker is named')
@@ -397,7 +404,8 @@ class World(Record):
             else:
                 self.moments = {**self.moments, (u, s): new}
             self.intern_numbers()
-        self.damaged = w if verdict == 'damaged' else None
+        finished = not self.relay.is_unfinished(p)
+        self.damaged = (w, p if finished else None) if verdict == 'damaged' else None
         self.feed('folded', u, s, verdict)
         self.damaged = None
 

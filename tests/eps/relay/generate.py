@@ -28,7 +28,7 @@ class Chaos:
         self.narrow = narrow                              # workers have room for few parts
         self.past = []
         self.bad = rng.choice((0.01, 0.01, 0.15))         # how often numbers are not finite
-        self.damage = rng.choice((0, 0.03, 0.1))          # how often they change in their slots
+        self.damage = rng.choice((0, 0.1, 0.4) if narrow else (0, 0.03, 0.1)) # how often they change in their slots
         self.wrong = rng.choice((0, 0.05, 0.2))           # how often digests are
         self.order = rng.choice((0.1, 0.4))               # how much of fold order there is in the contributions
 

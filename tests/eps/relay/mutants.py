@@ -561,6 +561,18 @@ class Idling(Relay):
             super().redo(w, p, attempt)
 
 
+class Crowding(Relay):
+    """has a worker take a part back whose place others have"""
+    def is_back(self, p):
+        return False
+
+
+class Usurping(Relay):
+    """takes a part away that its worker has not finished yet"""
+    def is_back(self, p):
+        return True
+
+
 class Meddling(Relay):
     """has a worker begin anew for a slice of another attempt"""
     def redo(self, w, p, attempt):

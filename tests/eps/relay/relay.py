@@ -192,6 +192,10 @@ class Relay:
         sure = self.folded.union(self.flying())
         return not self.covered and any(n[1] == p and n not in sure for n in self.names)
 
+    def is_back(self, p):
+        """One of its names alone is not sure: until it was found damaged, the part counted as finished."""
+        return sum(n[1] == p for n in set(self.names) - self.folded.union(self.flying())) == 1
+
     def flying(self):
         """Names of the open step that the thread has and may yet find bad."""
         return [tag[1] for _, _, tag in self.jobs.values() if tag[0] == self.t]
@@ -451,13 +455,17 @@ class Relay:
             self.place()
 
     def redo(self, w, p, attempt):
-        """Nobody's fault, and the same numbers come again: so its worker begins its share anew, room or not, for these are
-        parts that it has. If they are another's by now, or in another attempt, what is missing comes with it."""
+        """Nobody's fault, and the same numbers come again: so its worker begins its share anew, which is of parts that it has,
+        even if its room has become less. But a part that counted as finished leaves it if others have its place since. If
+        they are another's by now, or in another attempt, what is missing comes with it."""
         if not self.is_current(w, p, attempt):
             return self.place()
         if not all(map(self.can_redo, self.unfinished(w))):
             self.tear()
             return self.act('torn', self.t)
+        if self.is_back(p) and max(1, self.room[w]) < self.load(w):
+            self.owner[p] = None
+            return self.place()
         self.act('redo', w)
         self.restart(w)
 

@@ -245,6 +245,9 @@ def damage_settings():
              S('damage, fenced', f, U2, workers=1, late=1, faults=('damage', 'kill'), **two),
              S('damage, row groups', f, U2, faults=('damage', 'kill'), groups=1, **one),
              S('damage, folded', m, U2, workers=1, late=1, faults=('damage', 'kill', 'bad'), groups=1, **two),
+             S('damage, room for 1', c2, U2, faults=('damage', 'kill'), rooms=(1, 1), **two),
+             S('damage, less room', c2, U2, workers=1, late=1, faults=('damage', 'leave'), rooms=(2,), later=(2,), changes=1,
+               **two),
              S('damage, leaving', c2, U1, faults=('damage', 'leave'), rooms=(1, 2), changes=1, **two),
              S('damage, audit', c1, U2, faults=('damage', 'lie', 'quit', 'kill'), audits=True, **one),
              S('damage, 3 audit', c1, U1, workers=3, faults=('damage', 'lie'), audits=True, **two)]
@@ -328,7 +331,9 @@ FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateFor
          'audit, stopped': (mutants.Credulous, mutants.Timeless),
          'audit, 2 slices, lie': (mutants.Partial,),
          'audit, 3 workers, every fault': (mutants.Hopeful,),
-         'audit, 3 workers, 2 steps': (mutants.Remembering,)}
+         'audit, 3 workers, 2 steps': (mutants.Remembering,),
+         'damage, room for 1': (mutants.Crowding,),
+         'damage, less room': (mutants.Usurping,)}
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
