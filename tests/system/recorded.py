@@ -360,19 +360,19 @@ def add_refusals(text, chat, pairs):
             "targets": "--model spans-t5/config.json --data targets.jsonl --seq 64 " + SMALL}
 
     def refusals(r, options, command):
-        for other in others:
+        """Of each option: the loss, which it may have changed, or the refusal."""
+        always = ["--seed", "5", "--deterministic", "--device", "cpu", "--out"]
+        if command == "eval":
+            r.run("train", *options.split(), *always, "base")
+        for other in [""] + others:
             shutil.rmtree("run", ignore_errors=True)
-            args = options.split() + other.split()
             if command == "eval":
-                args = [a for a in options.split()[:4]] + other.split()
+                rc, out, err = r.run("eval", "--model", "base/latest", *options.split()[2:4], "--json", *other.split())
             else:
-                args += ["--seed", "5", "--deterministic", "--device", "cpu", "--out", "run"]
-            rc, _, err = r.run(command, *args)
-            last = [line for line in err.replace(os.getcwd(), "").strip().split("\n") if line][-1:] if rc else []
-            loss = ""
-            if not rc and command == "train":
-                loss = json.loads(pathlib.Path("run/metrics.jsonl").read_text().splitlines()[-1])["loss"]
-            r.say(f"{other}", f"exit {rc} {loss}{''.join(last)[:300]}")
+                rc, _, err = r.run("train", *options.split(), *other.split(), *always, "run")
+                out = "" if rc else pathlib.Path("run/metrics.jsonl").read_text().splitlines()[-1]
+            said = err.replace(os.getcwd(), "").strip().split("\n")[-1][:300] if rc else json.loads(out)["loss"]
+            r.say(other or "alone", f"exit {rc} {said}")
 
     for name, options in data.items():
         for command in "train", "eval":
