@@ -69,13 +69,14 @@ static int resolve(struct eval_rows *e, struct error *err)
         o->seq = facts.seq;
     if (o->seq == 0)
         o->seq = facts.longest < n_positions - 7 ? (facts.longest + 7) / 8 * 8 : n_positions;
-    if (o->seq > n_positions)
-        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
+    int rc = client_options_check_seq(o->seq, n_positions, o->source_seq, facts.source, err);
+    if (rc)
+        return rc;
     if (o->seq < facts.least)
         return error_set(err, -EDOM,
                          "--seq %u: the special tokens of a row leave no room for its text: choose %u or more", o->seq,
                          facts.least);
-    int rc = client_source_divide(e->source, &(struct client_division){.seq = o->seq, .stride = o->seq}, err);
+    rc = client_source_divide(e->source, &(struct client_division){.seq = o->seq, .stride = o->seq}, err);
     if (rc)
         return rc;
     const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);

@@ -93,6 +93,7 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
                        : asked->pack                  ? "--pack"
                        : asked->separator             ? "--separator"
                        : asked->train_on              ? "--train-on"
+                       : asked->long_rows             ? "--long"
                        : asked->chat_template         ? "--chat-template"
                        : asked->split_special_tokens  ? "--split-special-tokens"
                                                       : NULL;

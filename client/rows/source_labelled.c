@@ -51,6 +51,8 @@ static int check_evaluation(const struct eps_eval_options *asked, bool predicts,
     const char *name = asked->stride                           ? "--stride"
                        : !isnan(asked->mask_fraction)          ? "--mask-fraction"
                        : asked->eval_tokens                    ? "--eval-tokens"
+                       : asked->train_on                       ? "--train-on"
+                       : asked->long_rows                      ? "--long"
                        : asked->chat_template                  ? "--chat-template"
                        : asked->split_special_tokens           ? "--split-special-tokens"
                        : asked->pack                           ? "--pack"

@@ -167,6 +167,9 @@ static const struct refusal refusals[] = {
      "'sentence'"},
     {"eps eval --model own --data train.tsv --stride 8 " MACHINE, 2, "--stride", "whole rows"},
     {"eps eval --model own --data train.tsv --eval-tokens 8 " MACHINE, 2, "--eval-tokens", "whole rows"},
+    {"eps eval --model own --data train.tsv --train-on last " MACHINE, 2, "--train-on", "whole rows"},
+    {"eps eval --model own --data train.tsv --long refuse " MACHINE, 2, "--long", "whole rows"},
+    {"eps eval --model own --data train.tsv --source-seq 4 " MACHINE, 2, "--source-seq 4", "encoder-decoders"},
     {"eps eval --model own --data train.tsv --predictions none/x " MACHINE, 1, "--predictions none/x", "No such file"},
     {"(cat train.tsv; for i in 1 2 3 4; do tail -n +2 train.tsv; done) >long.tsv; eps eval --model own --data long.tsv "
      "--predictions /dev/full " MACHINE,

@@ -230,6 +230,8 @@ TEST(an_evaluation_sees_the_middle_of_a_scaled_image)
     processes_config("text.json", 1, 4, 32, 32), processes_text("text.txt", 2000);
     expect("eps train --model text.json --data text.txt --batch 2 --seq 16 --steps 1 --out text --device cpu", 0);
     expect("eps eval --model text/latest --data text.txt --image 16x16", 2, "--image is for nets of images");
+    expect("eps eval --model run/latest --data images.npy --long drop", 2, "--long is for text");
+    expect("eps eval --model run/latest --data images.npy --source-seq 4", 2, "--source-seq 4 is for encoder-decoders");
 }
 
 /* Channels last, of a file that has them first. */
