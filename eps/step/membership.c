@@ -350,6 +350,12 @@ static bool may_fit_later(const struct peer *worker, int code)
     return code == -ENOMEM || (code == -ENOSPC && worker->backend->takes_turns);
 }
 
+/* True if the relay has yet to hear that the worker left its last seat. */
+static bool is_still_there(const struct job *job, const struct peer *worker)
+{
+    return job_is_open(job) && relay_has_worker(job->relay, worker->id);
+}
+
 /* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
 static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 {
@@ -357,7 +363,7 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 
     for (struct peer *p = seat->job->peers->first; p; p = p->next) {
         if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect || p->accused ||
-            p->state != PEER_IDLE)
+            p->state != PEER_IDLE || is_still_there(seat->job, p))
             continue;
         const int rc = plan_candidate(p, seat, &err);
         if (!rc)
