@@ -7,7 +7,7 @@
 # usage: tools/bench/adama.sh [options]      defaults in brackets
 #   --what loss|time|depth|all [all]
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again. Needed for loss
-#   --data FILE [../shared/data/tinyshakespeare.txt]   text; its last 1 % is held out
+#   --data FILE [build/bench-text.txt]   text; its last 1 % is held out. Without it the quickstart's is made
 #   --preset NAME [text-small] --steps N [2000] --batch N [16] --seq N [128] --seeds N [3]
 #   --lr X [3e-3]         the one rate
 #   --rates "X Y" ["1e-3 6e-3"]   more rates, of which with the first each takes its best; "": none
@@ -19,7 +19,7 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=all keep='' data=../shared/data/tinyshakespeare.txt preset=text-small steps=2000 batch=16 seq=128 seeds=3
+what=all keep='' data=build/bench-text.txt preset=text-small steps=2000 batch=16 seq=128 seeds=3
 lr=3e-3 rates='1e-3 6e-3' rounds=5 host=4GiB bin=build/bin
 take_options "what keep data preset steps batch seq seeds lr rates rounds host bin" "$@"
 need_programs "$bin"
@@ -45,60 +45,65 @@ run_of() {
     echo "$out"
 }
 
-# loss_of FORM RATE SEED: the held-out loss after the last step
-loss_of() {
+# score "FORM at RATE" SEED: the held-out loss after the last step
+score() {
     local out
-    out=$(run_of "$@")
+    out=$(run_of "${1% at *}" "${1#* at }" "$2")
     field eval_loss <"$out/metrics.jsonl" | tail -n 1
-}
-
-# losses FORM RATE: of each seed, in one line
-losses() {
-    local seed line=
-    for ((seed = 1; seed <= seeds; seed++)); do line+=" $(loss_of "$1" "$2" "$seed")"; done
-    echo "$line"
 }
 
 # best_rate FORM: of all rates, the one whose first seed has the least loss
 best_rate() {
-    local rate loss
-    for rate in $lr $rates; do
-        loss=$(loss_of "$1" "$rate" 1)
-        echo "$loss $rate"
-    done | sort -g | awk 'NR == 1 { print $2 }'
+    local rate seeds=1 arms=()
+    for rate in $lr $rates; do arms+=("$1 at $rate"); done
+    measure_all "${arms[@]}"
+    for rate in $lr $rates; do echo "$(figures_of "$1 at $rate" "${arms[@]}") $rate"; done | sort -g | awk 'NR == 1 { print $2 }'
+}
+
+# compare_all ARM...: with the first one
+compare_all() {
+    local reference now name
+    measure_all "$@"
+    reference=$(figures_of "$1" "$@")
+    for name in "$@"; do
+        now=$(figures_of "$name" "$@")
+        compare "${name% at *}" "${name#* at }" "$now" "$reference"
+    done
 }
 
 # compare FORM RATE LOSSES REFERENCE
 compare() {
     local pairs
-    pairs=$(paste <(tr ' ' '\n' <<<"${3# }") <(tr ' ' '\n' <<<"${4# }"))
+    pairs=$(paste <(echo "$3") <(echo "$4"))
     printf "%-8s at %-6s%s; less AdamW's %s\n" "$1" "$2" "$(awk '{ printf " %.4f", $1 }' <<<"$pairs")" \
         "$(difference 1 2 <<<"$pairs")"
 }
 
 if asks loss; then
+    if [ "$data" = build/bench-text.txt ] && [ ! -e "$data" ]; then
+        mkdir -p build
+        tools/quickstart_text.sh "$data" build/bench-held-out.txt
+    fi
     [ -r "$data" ] || misuse "no $data: give text by --data"
     mkdir -p "$keep"
-    settings="$preset, $steps steps of $batch x $seq tokens of $(cksum <"$data")"
-    [ -e "$keep/settings" ] || echo "$settings" >"$keep/settings"
-    [ "$(cat "$keep/settings")" = "$settings" ] || misuse "--keep $keep has runs of $(cat "$keep/settings"): choose another"
+    setting="$preset, $steps steps of $batch x $seq tokens of $(cksum <"$data")"
+    figures=loss arms=()
+    [ -e "$keep/settings" ] || echo "$setting" >"$keep/settings"
+    [ "$(cat "$keep/settings")" = "$setting" ] || misuse "--keep $keep has runs of $(cat "$keep/settings"): choose another"
     echo "held-out loss, $preset, $steps steps of $batch x $seq tokens, $seeds seeds, at one rate"
-    reference=$(losses adamw-8 "$lr")
-    for form in $forms; do
-        now=$(losses "$form" "$lr")
-        compare "$form" "$lr" "$now" "$reference"
-    done
+    for form in $forms; do arms+=("$form at $lr"); done
+    compare_all "${arms[@]}"
     drawn=()
-    for form in $forms; do drawn+=("$keep/$form-$lr-1"); done
-    "$bin/eps" report "${drawn[@]}" --out "$keep/adama.svg"
+    for form in $forms; do [ ! -e "$keep/$form-$lr-1/latest" ] || drawn+=("$keep/$form-$lr-1"); done
+    [ ${#drawn[@]} -eq 0 ] || "$bin/eps" report "${drawn[@]}" --out "$keep/adama.svg"
     if [ -n "$rates" ]; then
         echo "each at its best of $lr $rates"
-        reference=''
+        arms=()
         for form in $forms; do
             rate=$(best_rate "$form")
-            now=$(losses "$form" "$rate")
-            compare "$form" "$rate" "$now" "${reference:=$now}"
+            arms+=("$form at $rate")
         done
+        compare_all "${arms[@]}"
     fi
 fi
 

@@ -4,6 +4,7 @@
 script=${0##*/}
 arm='' # what the names of a tuning's files begin with
 device=cpu memory='' jobs=1 # --device NAME, --memory BYTES of it for each run, --jobs N: runs at once
+results=tools/bench/results/${script%.sh}.jsonl # lines of finished seeds, below
 export LC_ALL=C # printf %c is a byte
 
 # misuse SENTENCE
@@ -13,9 +14,9 @@ misuse() {
 }
 
 # take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which already holds its default. NAMES are
-# separated by blanks or lines. --help prints the script's first comment.
+# separated by blanks or lines; --results FILE is always one. --help prints the script's first comment.
 take_options() {
-    local names=" ${1//$'\n'/ } "
+    local names=" ${1//$'\n'/ } results "
     shift
     while [ $# -gt 0 ]; do
         case "$1" in
@@ -102,18 +103,85 @@ compare_form() {
     echo
 }
 
+# ---- finished seeds ----
+# Of each run that a comparison has finished the tree keeps a line (tools/bench/results/README.md). So a comparison goes on where
+# another machine was given up; but all arms of one seed are of one machine.
+
+figures='accuracy loss' # names of what `score` prints
+
+machine() {
+    awk -F '[ \t]*: ' '/^model name/ { name = $2 } /^cpu family/ { family = $2 } /^model\t/ { model = $2 }
+        END { printf "%s, family %s model %s", name, family, model }' /proc/cpuinfo | tr -d '"\\'
+}
+
+# lines_of ARM SEED [MACHINE]: those of this $setting
+lines_of() {
+    [ -e "$results" ] || return 0
+    grep -F "{\"setting\": \"$setting\", \"arm\": \"$1\", \"seed\": $2, " "$results" | grep -F "\"machine\": \"${3+$3\"}" || true
+}
+
+# known ARM SEED MACHINE: its figures, in their order; false if there is no line
+known() {
+    local line name said=()
+    line=$(lines_of "$@" | tail -n 1)
+    [ -n "$line" ] || return 1
+    for name in $figures; do said+=("$(field "$name" <<<"$line")"); done
+    echo "${said[*]}"
+}
+
+# machine_of SEED ARM...: where all of these were finished; else this one
+machine_of() {
+    local seed=$1 there name all
+    shift
+    while read -r there; do
+        all=true
+        for name in "$@"; do known "$name" "$seed" "$there" >/dev/null || all=false; done
+        ! $all || { echo "$there"; return; }
+    done < <(lines_of "$1" "$seed" | sed 's/.*"machine": "\([^"]*\)".*/\1/')
+    machine
+}
+
+# measure ARM SEED: by `score`, which prints its figures; adds the line
+measure() {
+    local values name line
+    read -ra values <<<"$(score "${1#"$arm"}" "$2")"
+    line="{\"setting\": \"$setting\", \"arm\": \"$1\", \"seed\": $2, \"machine\": \"$(machine)\", "
+    line+="\"commit\": \"$(git describe --always --dirty 2>/dev/null || echo unknown)\", \"date\": \"$(date +%F)\""
+    for name in $figures; do
+        [[ ${values[0]-} == [-0-9]* ]] || { echo "$script: $1, seed $2: no $name" >&2; exit 1; }
+        line+=", \"$name\": ${values[0]}"
+        values=("${values[@]:1}")
+    done
+    mkdir -p "${results%/*}"
+    echo "$line}" >>"$results"
+}
+
+# measure_all ARM...: those of $seeds seeds that have no line yet, seed by seed
+measure_all() {
+    local seed name there
+    for ((seed = 1; seed <= seeds; seed++)); do
+        there=$(machine_of "$seed" "$@")
+        for name in "$@"; do
+            known "$name" "$seed" "$there" >/dev/null || at_once measure "$name" "$seed"
+        done
+    done
+    finish
+}
+
+# figures_of ARM OF...: its figures, a line for each seed, of the machine where all arms OF stand
+figures_of() {
+    local seed
+    for ((seed = 1; seed <= seeds; seed++)); do known "$1" "$seed" "$(machine_of "$seed" "${@:2}")"; done
+}
+
 # compare_forms: tunings that are exact, and in each of $forms, from each of $seeds seeds; `score FORM SEED` does one, and
 # prints its "accuracy loss"
 compare_forms() {
-    local form seed
+    local form arms=("${arm}exact")
+    for form in $forms; do arms+=("$arm$form"); done
+    measure_all "${arms[@]}"
     for form in exact $forms; do
-        [ "$jobs" -gt 1 ] || break
-        for ((seed = 1; seed <= seeds; seed++)); do at_once score "$form" "$seed" >/dev/null; done
-    done
-    finish
-    for form in exact $forms; do
-        : >"$keep/$arm$form.scores"
-        for ((seed = 1; seed <= seeds; seed++)); do score "$form" "$seed" >>"$keep/$arm$form.scores"; done
+        figures_of "$arm$form" "${arms[@]}" >"$keep/$arm$form.scores"
         compare_form "$form"
     done
 }
@@ -122,6 +190,8 @@ compare_forms() {
 # which tells of them, and $image_keys of a net's configuration.
 unpack_images() {
     local part
+    [ -e "$data/train-images-idx3-ubyte.gz" ] || [ -e "$data/train-5085.bin.xz" ] ||
+        misuse "no images in $data: install dataset-fashion-mnist, or give their directory by --data"
     mkdir -p "$keep"
     if [ -e "$data/train-images-idx3-ubyte.gz" ]; then
         train_data=$keep/train-images-idx3-ubyte test_data=$keep/t10k-images-idx3-ubyte images=Fashion-MNIST
@@ -141,7 +211,7 @@ unpack_images() {
 score_images() {
     local out=$1
     train_once "$out" --keep 1 --model "$2" --data "$train_data" --eval-data "$test_data" --epochs "$3" --batch 64 \
-        --optimizer sgd --momentum 0.9 --nesterov --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$4" "${@:5}"
+        --optimizer sgd --momentum 0.9 --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$4" "${@:5}"
     evaluate "$out" --data "$test_data"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"
 }
@@ -150,7 +220,7 @@ score_images() {
 need_sst2() {
     local file
     for file in sst2/train.tsv.gz sst2/dev.tsv.gz multi30k/train.en.gz; do
-        [ -r "$data/$file" ] || misuse "no $data/$file: give the directory of SST-2 and Multi30k by --data"
+        [ -r "$data/$file" ] || misuse "no ${data:-DIR}/$file: give the directory of SST-2 and Multi30k by --data"
     done
 }
 

@@ -6,7 +6,7 @@
 #
 # usage: tools/bench/dynamic_conv.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again; needed
-#   --data DIR [../shared/data/multi30k]    of {train,val,test}.{de,en}.gz
+#   --data DIR            needed; of {train,val,test}.{de,en}.gz
 #   --vocabulary N [6000] of the BPE that both languages share
 #   --width N [128] --layers N [4] --inner N [256] --heads N [4] --kernels "K, ..." ["3, 7, 15, 31"]   one for each layer
 #   --batch N [128]       rows of a step, some 4,096 tokens; --steps N [4000] --average N [5] checkpoints
@@ -22,7 +22,7 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-keep='' data=../shared/data/multi30k vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
+keep='' data='' vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
 steps=4000 average=5 arm=lean lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
 bin=build/bin
 take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean arm lr seeds python
@@ -31,7 +31,7 @@ need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 for part in train val test; do
     for language in de en; do
-        [ -r "$data/$part.$language.gz" ] || misuse "no $data/$part.$language.gz: give the directory of Multi30k by --data"
+        [ -r "$data/$part.$language.gz" ] || misuse "no ${data:-DIR}/$part.$language.gz: give the directory of Multi30k by --data"
     done
 done
 mkdir -p "$keep/model"
@@ -74,8 +74,18 @@ train() {
         --label-smoothing 0.1 --save-every $((steps / 20)) --keep "$average" "${@:2}"
 }
 
-# score OUT: "loss BLEU" of the mean of its last checkpoints on the test set
+# score ARM SEED: "loss BLEU" of the mean of a run's last checkpoints on the test set
 score() {
+    local out=$keep/${1%%: *}-$2
+    if [ "$1" = "$plain" ]; then
+        train "$out" --seed "$2" "${plain_options[@]}"
+    else
+        train "$out" --seed "$2" "${lean_options[@]}" "${cut[@]}" --device-mem "$least"
+    fi
+    measure_mean "$out"
+}
+
+measure_mean() {
     [ -e "$1.mean" ] || "$bin/eps" export --model "$1" --average "$average" --out "$1.mean" >>"$1.log"
     if [ ! -e "$1.score" ]; then
         on_device eval --model "$1.mean" --data "$keep/test.jsonl" >"$1.part"
@@ -100,19 +110,15 @@ print_dynamic_conv_config "$vocabulary" >"$keep/model/config.json"
 [[ " $lean " == *' --precision '* ]] || lean_options+=(--precision fp32)
 least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
 
-: >"$keep/$arm.scores"
+figures='loss bleu' setting="dynamic convolutions, $layers + $layers layers of $width, $vocabulary pieces, $steps updates of $batch"
+setting+=" rows at $lr, mean of $average"
+lean_arm="$arm: $lean"
+measure_all "$plain" "$lean_arm"
+paste -d ' ' <(figures_of "$plain" "$plain" "$lean_arm") <(figures_of "$lean_arm" "$plain" "$lean_arm") >"$keep/$arm.scores"
 for ((seed = 1; seed <= seeds; seed++)); do
-    at_once train "$keep/$plain-$seed" --seed "$seed" "${plain_options[@]}"
-    at_once train "$keep/$arm-$seed" --seed "$seed" "${lean_options[@]}" "${cut[@]}" --device-mem "$least"
-done
-finish
-for ((seed = 1; seed <= seeds; seed++)); do
-    theirs=$(score "$keep/$plain-$seed")
-    ours=$(score "$keep/$arm-$seed")
-    echo "$theirs $ours" >>"$keep/$arm.scores"
     [ "$arm" != exact ] || cmp "$keep/$plain-$seed.mean/model.safetensors" "$keep/$arm-$seed.mean/model.safetensors"
 done
-grep -h '^memory' "$keep/$plain-1.log" "$keep/$arm-1.log"
+[ ! -e "$keep/$arm-1.log" ] || grep -h '^memory' "$keep/$plain-1.log" "$keep/$arm-1.log"
 arm_scores() { awk -v i="$1" '{ printf " %s/%s", $i, $(i + 1) }' "$keep/$arm.scores"; }
 echo "loss/BLEU: $plain$(arm_scores 1); $arm$(arm_scores 3)"
 echo "difference of losses $(difference 3 1 <"$keep/$arm.scores"); of BLEU $(difference 4 2 <"$keep/$arm.scores")"

@@ -22,12 +22,13 @@
 #              with segments
 #   folded     as dense, in bf16 and without the sum: --commit folded, by AdamA, or by SGD's plain momentum; `folded-sparse` as
 #              together
-#   folded4    as ghosts4, likewise; `folded4-cut` with segments. No accuracy is measured with these
+#   folded4    as ghosts4, likewise; `folded4-cut` with segments
 #   both       as ghosts, in the device memory at which both sides together take the least, if no layers are cut
 #   all        as ghosts, with segments
 # And accuracy on a tenth of CIFAR-10 or on Fashion-MNIST: random crops and flips, a cosine schedule, by weights that are dense,
 # and sparse from the same seeds, or `narrow`: as fp16 above, or `lean`: both, or `ghosts=N`: both, and batch norms over ghost
-# batches of N rows, which are exact otherwise; the difference paired by seed, with its interval.
+# batches of N rows, which are exact otherwise, or `all=N`: that in row groups of N, whose bytes are those of ghosts and ghosts4;
+# or `folded=N`: of folded4, likewise; the difference paired by seed, with its interval.
 #
 # The bytes are also those of an encoder-decoder with dynamic convolutions (128 pairs of 32 + 32 tokens; 16 parts) and of GPT-2
 # 124M (16 rows of 512 tokens, and as many parts), by AdamW, with four in ten weights.
@@ -41,22 +42,23 @@
 #   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
-#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz, or of Fashion-MNIST's four files, as
-#                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
+#   --data DIR [/usr/share/datasets/fashion-mnist]   of Fashion-MNIST's four files (Debian: dataset-fashion-mnist), or of a tenth
+#                         of CIFAR-10, train-5085.bin.xz and test-1017.bin.xz
+#   --momentum plain|nesterov [plain]   of accuracy's SGD; the bytes are of plain momentum
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
-#   --text FILE [../shared/data/tinyshakespeare.txt]   of the decoder; its last 1 % is held out; --steps N [600] of 16 x 128 bytes
-#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean and ghosts=N, with keep=0.3
+#   --text FILE           of the decoder, needed for text; its last 1 % is held out; --steps N [600] of 16 x 128 bytes
+#   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean, ghosts=N, all=N and folded=N, with keep=0.3
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=bytes net=wrn-28-2 type=fp16 batch=100 keep='' data=../shared/data/cifar10 depth=28 factor=2 epochs=8 seeds=3 bin=build/bin
-text=../shared/data/tinyshakespeare.txt steps=600
+what=bytes net=wrn-28-2 type=fp16 batch=100 keep='' data=/usr/share/datasets/fashion-mnist depth=28 factor=2 epochs=8 seeds=3
+text='' steps=600 momentum=plain bin=build/bin
 forms='keep=0.3 keep=0.1'
-take_options "what net type batch keep data device memory jobs depth factor epochs seeds text steps forms bin" "$@"
+take_options "what net type batch keep data device memory jobs depth factor epochs seeds text steps momentum forms bin" "$@"
 need_programs "$bin"
 case $what in bytes | accuracy | text | all) ;; *) misuse "--what $what is none of bytes, accuracy, text, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
@@ -64,6 +66,7 @@ case $net in
     wrn-28-2 | dynamic_conv | dynamic_conv-iwslt | gpt2-124m) ;;
     *) misuse "--net $net is none of wrn-28-2, dynamic_conv, dynamic_conv-iwslt, gpt2-124m" ;;
 esac
+case $momentum in plain | nesterov) ;; *) misuse "--momentum $momentum is none of plain, nesterov" ;; esac
 case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
 [ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
 
@@ -81,6 +84,11 @@ take_form() {
         exact) ;;
         narrow) options=("${narrow[@]}") ;;
         lean | ghosts=*) options=("${narrow[@]}" --sparse "$2,every=25") ;;
+        all=*) options=("${narrow[@]}" --sparse "$2,room=1,every=25" --parts $((64 / ${1#*=}))) ;;
+        folded=*)
+            options=(--precision bf16 --master none --moments bf16 --grad-dtype bf16 --commit folded --sparse "$2,room=1,every=25"
+                     --parts $((64 / ${1#*=})))
+            ;;
         *) options=(--sparse "$1,every=25") ;;
     esac
 }
@@ -89,10 +97,11 @@ take_form() {
 score() {
     local options net=$keep/net.json
     take_form "$1" keep=0.3
-    if [[ $1 == ghosts=* ]]; then
+    if [[ $1 =~ ^(ghosts|all|folded)= ]]; then
         net=$keep/$1.json
         put_net "$net" ", \"ghost_batch_size\": ${1#*=}"
     fi
+    [ "$momentum" = plain ] || options+=(--nesterov)
     score_images "$keep/$1-$2" "$net" "$epochs" "$2" "${options[@]}"
 }
 
@@ -218,7 +227,7 @@ JSON
 # The decoder, of one seed.
 texts() {
     local form options width=192 layers=4 heads=4 seq=128
-    [ -r "$text" ] || misuse "no $text: give text by --text"
+    [ -r "$text" ] || misuse "--text is needed: a file of text"
     mkdir -p "$keep"
     print_config 256 >"$keep/text.json"
     echo "GPT-2 of 4 layers of 192, $steps steps of 16 x 128 bytes"
@@ -237,6 +246,7 @@ if asks accuracy; then
     unpack_images
     put_net "$keep/net.json"
     echo "WRN-$depth-$factor, $images, $epochs epochs, $seeds seeds"
+    setting="WRN-$depth-$factor, $images, $epochs epochs of 64 rows, SGD with $momentum momentum, $type"
     compare_forms
 fi
 if asks text; then texts; fi

@@ -12,8 +12,8 @@
 #   --what time|accuracy|all [time]
 #   --batch N [32]        images of a step; --rounds N [5] of times, each runs all forms once
 #   --keep DIR            where accuracy's runs stay: what is there goes on, what is done is not run again; needed for it
-#   --data DIR [../shared/data/cifar10]   of train-5085.bin.xz and test-1017.bin.xz, or of Fashion-MNIST's four files, as
-#                         /usr/share/datasets/fashion-mnist of Debian's dataset-fashion-mnist
+#   --data DIR [/usr/share/datasets/fashion-mnist]   of Fashion-MNIST's four files (Debian: dataset-fashion-mnist), or of a tenth
+#                         of CIFAR-10, train-5085.bin.xz and test-1017.bin.xz
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --width N [16]        channels of the first stage; --epochs N [8], --longer N [12] of forms that pool, too; --seeds N [3]
 #   --forms "F ..." ["pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long"]   of --approximate; F:long: on
@@ -24,7 +24,7 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=time batch=32 rounds=5 keep='' data=../shared/data/cifar10 width=16 epochs=8 longer=12 seeds=3 bin=build/bin
+what=time batch=32 rounds=5 keep='' data=/usr/share/datasets/fashion-mnist width=16 epochs=8 longer=12 seeds=3 bin=build/bin
 forms='pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long'
 take_options "what batch rounds keep data device memory jobs width epochs longer seeds forms bin" "$@"
 need_programs "$bin"
@@ -36,7 +36,7 @@ score() {
     local n=$epochs options=()
     [[ $1 != *:long ]] || n=$longer
     [[ $1 == exact* ]] || options=(--approximate "${1%:long}")
-    score_images "$keep/$1-$2" "$keep/net.json" "$n" "$2" "${options[@]}"
+    score_images "$keep/$1-$2" "$keep/net.json" "$n" "$2" --nesterov "${options[@]}"
 }
 
 if [ "$what" != time ]; then
@@ -44,6 +44,7 @@ if [ "$what" != time ]; then
     echo "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"embedding_size\": $width,
  \"stem\": \"cifar\", $image_keys}" >"$keep/net.json"
     echo "ResNet-18 of $width channels, $images, $epochs epochs ($longer where long), $seeds seeds"
+    setting="ResNet-18 of $width channels, $images, $epochs epochs and $longer of 64 rows"
     compare_forms
 fi
 [ "$what" != accuracy ] || exit 0

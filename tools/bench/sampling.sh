@@ -8,7 +8,7 @@
 #   --what time|accuracy|all [all]
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again. Needed for accuracy
 #   --forms "F ..." ["wta=0.3 wta=0.3,rule=variance wta=0.1"]   of --approximate
-#   --data DIR [../shared/data]    of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
+#   --data DIR            needed; of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
 #   --vocabulary N [4000] --width N [256] --layers N [4] --heads N [4]   of the BERT; of the time's model --heads too
 #   --tokens N [10000000] masked ones to learn from; --epochs N [3] --batch N [32] --lr X [2e-4] --seeds N [3] of the tuning
 #   --device NAME [cpu]   of accuracy's runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
@@ -23,7 +23,7 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data=../shared/data vocabulary=4000 width=256 layers=4 heads=4
+what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data='' vocabulary=4000 width=256 layers=4 heads=4
 tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' seq=128 rounds=5 python=/usr/bin/python3 bin=build/bin
 take_options "what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq
     rounds python bin" "$@"
@@ -77,6 +77,8 @@ JSON
             --steps $((tokens / 1024)) --seed 1
     fi
     echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2${lora:+ by LoRA, $lora}, $epochs epochs, $seeds seeds"
+    setting="BERT of $layers layers of $width, $heads heads, $vocabulary pieces, $tokens masked tokens; SST-2, $epochs epochs of $batch"
+    setting+=" rows at $lr${lora:+, LoRA $lora}"
     compare_forms
 fi
 

@@ -5,7 +5,7 @@
 #
 # usage: tools/bench/stacking.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is done is not run again; needed
-#   --data FILE [../shared/data/tinyshakespeare.txt]   text, as bytes; its last 1 % is held out
+#   --data FILE           text, as bytes; needed; its last 1 % is held out
 #   --layers N [8] --width N [192] --heads N [4] --seq N [128]   of the whole model; layers: a multiple of 4
 #   --batch N [16] --steps N [3000] --lr X [1e-3] --seeds N [3]
 #   --bounds "A B" ["1/3 2/3"]   the parts of the steps after which it grows
@@ -17,12 +17,12 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-keep='' data=../shared/data/tinyshakespeare.txt layers=8 width=192 heads=4 seq=128 batch=16 steps=3000 lr=1e-3 seeds=3
+keep='' data='' layers=8 width=192 heads=4 seq=128 batch=16 steps=3000 lr=1e-3 seeds=3
 bounds='1/3 2/3' moments=copy bin=build/bin
 take_options "keep data device memory jobs layers width heads seq batch steps lr seeds bounds moments bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
-[ -r "$data" ] || misuse "no $data: give text by --data"
+[ -r "$data" ] || misuse "no ${data:-FILE}: give text by --data"
 [ $((layers % 4)) -eq 0 ] && [ "$layers" -gt 0 ] || misuse "--layers $layers is no multiple of 4"
 mkdir -p "$keep"
 read -r first second <<<"$bounds"

@@ -7,7 +7,7 @@
 # usage: tools/bench/t5.sh [options]      defaults in brackets
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again; needed
 #   --forms "F ..." ["wta=0.3 coded=8"]   of --approximate
-#   --data DIR [../shared/data]    of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
+#   --data DIR            needed; of sst2/{train,dev}.tsv.gz and multi30k/train.en.gz
 #   --vocabulary N [4000] --width N [256] --layers N [2] --heads N [4]   of the T5, which has as many layers on both sides
 #   --tokens N [10000000] of text, to learn spans from; --lora SPEC: tune adapters
 #   --epochs N [3] --batch N [32] --lr X [1e-3] --seeds N [3]   of the tuning
@@ -19,7 +19,7 @@ shopt -s inherit_errexit
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-keep='' forms='wta=0.3 coded=8' data=../shared/data vocabulary=4000 width=256 layers=2 heads=4 tokens=10000000 lora=''
+keep='' forms='wta=0.3 coded=8' data='' vocabulary=4000 width=256 layers=2 heads=4 tokens=10000000 lora=''
 epochs=3 batch=32 lr=1e-3 seeds=3 python=/usr/bin/python3 bin=build/bin
 take_options "keep forms data device memory jobs vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
 need_programs "$bin"
@@ -86,4 +86,6 @@ JSON
         --source-seq 128 --batch 8 --lr 1e-3 --steps $((tokens / 1200)) --seed 1
 fi
 echo "T5 of $layers + $layers layers of $width, $tokens tokens with spans, then SST-2, $epochs epochs, $seeds seeds${lora:+, LoRA $lora}"
+setting="T5 of $layers + $layers layers of $width, $heads heads, $vocabulary pieces, $tokens tokens; SST-2, $epochs epochs of $batch"
+setting+=" rows at $lr${lora:+, LoRA $lora}"
 compare_forms

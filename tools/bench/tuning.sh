@@ -5,7 +5,7 @@
 # scores all models, on the rows of --dev. Prints a line per seed, and the difference paired by seed, with its interval.
 #
 # usage: tools/bench/tuning.sh [options]      defaults in brackets
-#   --train TSV --dev TSV [../shared/data/sst2/{train,dev}.tsv.gz]   GLUE's SST-2; may be .gz
+#   --train TSV --dev TSV   needed; GLUE's SST-2; may be .gz
 #   --width N [256] --layers N [4] --heads N [4] --kv N [2] --headwidth N [64] --inner N [768] --vocabulary N [8000]
 #   --epochs N [6]        of the sentences without labels
 #   --rows N [16000]      conversations of each tuning; 0: all
@@ -19,7 +19,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
-train=../shared/data/sst2/train.tsv.gz dev=../shared/data/sst2/dev.tsv.gz
+train='' dev=''
 width=256 layers=4 heads=4 kv=2 headwidth=64 inner=768 vocabulary=8000 seq=128 epochs=6
 rows=16000 batch=32 rank=16 lr=1e-3 dropout=0.05 seeds=3 threads=$(nproc) keep='' python=/usr/bin/python3 bin=build/bin
 take_options "train dev width layers heads kv headwidth inner vocabulary epochs rows batch rank lr dropout seeds threads \
@@ -27,7 +27,7 @@ keep python bin" "$@"
 need_programs "$bin"
 need_python "$python" torch transformers tokenizers peft
 for file in "$train" "$dev"; do
-    [ -r "$file" ] || misuse "no $file: give GLUE's SST-2 by --train and --dev"
+    [ -r "$file" ] || misuse "no ${file:-TSV}: give GLUE's SST-2 by --train and --dev"
 done
 if [ -n "$keep" ]; then mkdir -p "$keep" && work=$keep; else make_work; fi
 export OMP_NUM_THREADS=$threads
