@@ -355,10 +355,7 @@ void job_turn_away(struct job_seat *seat, int code, const char *why)
     job_unlist(seat->job, worker);
     job_vacate(seat);
     seat->worker = 0; /* as in job_release_seat: nothing of it lies in the inbox */
-    if (code == -ENOMEM && job_is_open(seat->job))
-        job_put_off(seat->job, worker, why);
-    else
-        job_leave_out(seat->job, worker, why);
+    job_pass_over(seat->job, worker, code, why);
 }
 
 /* ---- workers ---------------------------------------------------------------------------------------------------- */

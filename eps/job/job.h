@@ -308,9 +308,9 @@ void job_list(struct job *job, struct peer *worker);
 void job_unlist(struct job *job, const struct peer *worker);
 /* The worker, which has no seat, takes no part in this job, and keeps its session. */
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
-/* The same, for want of memory, so that a job that waits for a worker may yet have it: it is asked again in 10 s, and after
- * pauses that grow to 320 s. Only the first time is told. */
-void job_put_off(struct job *job, struct peer *worker, const char *why);
+/* The same, for this code. If it tells that the host's memory is short, an open job, which may wait for a worker, asks again in
+ * 10 s, then after pauses that grow to 320 s. Only the first time is told. */
+void job_pass_over(struct job *job, struct peer *worker, int code, const char *why);
 /* Once a second. */
 void job_tick(struct job *job);
 /* Bytes that the job, or the next one, may take of the host: the smaller of the daemon's --host-mem and the job's. UINT64_MAX:
@@ -333,8 +333,7 @@ void job_release_seat(struct job_seat *seat);
 void job_renew_seat(struct job_seat *seat);
 /* The seat's worker has gone: removes it from the job's workers. */
 void job_vacate(struct job_seat *seat);
-/* The seat's worker was to get its memory, and cannot: it is left out of this job; if the code is
- * -ENOMEM and the job is open, put off. */
+/* The seat's worker was to get its memory, and cannot: it is passed over. */
 void job_turn_away(struct job_seat *seat, int code, const char *why);
 /* Answers a pull: where the unit is, as in struct message's weights. lent: until the worker says READ. */
 struct job_weights {

@@ -2,6 +2,7 @@
 #include "eps/job/job.h"
 #include "proto/base/log.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 void job_leave_out(struct job *job, struct peer *worker, const char *why)
@@ -14,12 +15,21 @@ void job_leave_out(struct job *job, struct peer *worker, const char *why)
               *worker->host ? " on " : "", worker->host, why);
 }
 
-/* Whoever shares the host may have given memory back by then. */
-void job_put_off(struct job *job, struct peer *worker, const char *why)
+/* Whoever shares the host may give memory back. */
+static bool may_fit_later(const struct peer *worker, int code)
+{
+    return code == -ENOMEM || (code == -ENOSPC && worker->backend->takes_turns);
+}
+
+void job_pass_over(struct job *job, struct peer *worker, int code, const char *why)
 {
     enum { FIRST_TICKS = 10, MOST_TICKS = 320 };
     const bool again = worker->retry_pause > 0;
 
+    if (!job_is_open(job) || !may_fit_later(worker, code)) {
+        job_leave_out(job, worker, why);
+        return;
+    }
     worker->retry_pause = !again                                 ? FIRST_TICKS
                           : worker->retry_pause < MOST_TICKS / 2 ? 2 * worker->retry_pause
                                                                  : MOST_TICKS;

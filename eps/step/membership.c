@@ -344,12 +344,6 @@ static int plan_candidate(struct peer *worker, const struct job_seat *seat, stru
     return job_plan_seat(&none, seat, worker, 1, err);
 }
 
-/* Whether memory of the host is short, which others may give back. */
-static bool may_fit_later(const struct peer *worker, int code)
-{
-    return code == -ENOMEM || (code == -ENOSPC && worker->backend->takes_turns);
-}
-
 /* True if the relay has yet to hear that the worker left its last seat. */
 static bool is_still_there(const struct job *job, const struct peer *worker)
 {
@@ -369,10 +363,7 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
         if (!rc)
             return p;
         memset(&p->plan, 0, sizeof p->plan);
-        if (may_fit_later(p, rc) && job_is_open(seat->job))
-            job_put_off(seat->job, p, err.text);
-        else
-            job_leave_out(seat->job, p, err.text);
+        job_pass_over(seat->job, p, rc, err.text);
     }
     return NULL;
 }
