@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 make_work
-results=$work/lines.jsonl setting='a net' seeds=2
+finished=$work/lines.jsonl setting='a net' seeds=2
 score() {
     echo "$1 $2" >>"$work/calls"
     [ "$1" != broken ] || return 0
@@ -28,7 +28,7 @@ calls() {
 # elsewhere ARM SEED FIGURE: a line of another machine, whose name begins as this one's does
 elsewhere() {
     printf '{"setting": "a net", "arm": "%s", "seed": %s, "machine": "%s0", "commit": "c", "date": "d", "accuracy": %s, "loss": 2}\n' \
-        "$1" "$2" "$(machine)" "$3" >>"$results"
+        "$1" "$2" "$(machine)" "$3" >>"$finished"
 }
 
 measure_all exact half
@@ -36,7 +36,7 @@ expect 'at first' "$(calls)" 'exact 1,half 1,exact 2,half 2'
 expect 'figures' "$(figures_of half exact half | paste -sd ,)" '0.1 1.5,0.2 1.5'
 measure_all exact half
 expect 'with all lines' "$(calls)" ''
-sed -i '/"half", "seed": 1/d' "$results"
+sed -i '/"half", "seed": 1/d' "$finished"
 measure_all exact half
 expect 'with a line less' "$(calls)" 'half 1'
 
@@ -56,7 +56,7 @@ expect 'another setting' "$(calls)" 'exact 1'
 ! (measure_all broken) 2>/dev/null || { echo 'test_results: a run without figures has a line' >&2; exit 1; }
 calls >/dev/null
 
-table=$(tools/bench/results.sh "$results")
+table=$(tools/bench/results.sh "$finished")
 expect 'its tables' "$(grep -c '^lines: ' <<<"$table")" 2
 expect 'a row' "$(grep '^| half ' <<<"$table")" \
     '| half | 3 | 0.1000, 0.2000, 0.8000; +0.0333 (95 % interval -0.1101 to +0.1768; 80 % power from 0.1884) | 1.5000, 1.5000, 2.0000; +0.0000 (95 % interval +0.0000 to +0.0000; 80 % power from 0.0000) |'

@@ -4,7 +4,7 @@
 script=${0##*/}
 arm='' # what the names of a tuning's files begin with
 device=cpu memory='' jobs=1 # --device NAME, --memory BYTES of it for each run, --jobs N: runs at once
-results=tools/bench/results/${script%.sh}.jsonl # lines of finished seeds, below
+finished=tools/bench/results/${script%.sh}.jsonl # lines of finished seeds, below
 export LC_ALL=C # printf %c is a byte
 
 # misuse SENTENCE
@@ -14,9 +14,9 @@ misuse() {
 }
 
 # take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which already holds its default. NAMES are
-# separated by blanks or lines; --results FILE is always one. --help prints the script's first comment.
+# separated by blanks or lines; --finished FILE is always one. --help prints the script's first comment.
 take_options() {
-    local names=" ${1//$'\n'/ } results "
+    local names=" ${1//$'\n'/ } finished "
     shift
     while [ $# -gt 0 ]; do
         case "$1" in
@@ -116,8 +116,8 @@ machine() {
 
 # lines_of ARM SEED [MACHINE]: those of this $setting
 lines_of() {
-    [ -e "$results" ] || return 0
-    grep -F "{\"setting\": \"$setting\", \"arm\": \"$1\", \"seed\": $2, " "$results" | grep -F "\"machine\": \"${3+$3\"}" || true
+    [ -e "$finished" ] || return 0
+    grep -F "{\"setting\": \"$setting\", \"arm\": \"$1\", \"seed\": $2, " "$finished" | grep -F "\"machine\": \"${3+$3\"}" || true
 }
 
 # known ARM SEED MACHINE: its figures, in their order; false if there is no line
@@ -152,8 +152,8 @@ measure() {
         line+=", \"$name\": ${values[0]}"
         values=("${values[@]:1}")
     done
-    mkdir -p "${results%/*}"
-    echo "$line}" >>"$results"
+    mkdir -p "${finished%/*}"
+    echo "$line}" >>"$finished"
 }
 
 # measure_all ARM...: those of $seeds seeds that have no line yet, seed by seed

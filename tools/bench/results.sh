@@ -16,7 +16,7 @@ esac
 
 # arms: those of $setting, in the order in which they come first
 arms() {
-    grep -F "{\"setting\": \"$setting\", " "$results" | sed 's/.*"arm": "\([^"]*\)".*/\1/' | awk '!seen[$0]++'
+    grep -F "{\"setting\": \"$setting\", " "$finished" | sed 's/.*"arm": "\([^"]*\)".*/\1/' | awk '!seen[$0]++'
 }
 
 # pairs ARM FIRST: the figures of both, for each seed that one machine has of both
@@ -28,7 +28,7 @@ pairs() {
             echo "$mine $(known "$2" "$seed" "$there")"
             break
         done < <(lines_of "$2" "$seed" | sed 's/.*"machine": "\([^"]*\)".*/\1/')
-    done < <(grep -F "{\"setting\": \"$setting\", \"arm\": \"$2\", " "$results" | sed 's/.*"seed": \([0-9]*\),.*/\1/' | sort -nu)
+    done < <(grep -F "{\"setting\": \"$setting\", \"arm\": \"$2\", " "$finished" | sed 's/.*"seed": \([0-9]*\),.*/\1/' | sort -nu)
 }
 
 # row ARM FIRST
@@ -47,15 +47,15 @@ row() {
     echo
 }
 
-for results in "$@"; do
-    [ -r "$results" ] || misuse "no $results"
+for finished in "$@"; do
+    [ -r "$finished" ] || misuse "no $finished"
     while read -r setting; do
-        printf '\n%s: %s\n\n' "$(basename "$results" .jsonl)" "$setting"
-        line=$(grep -F "{\"setting\": \"$setting\", " "$results" | head -n 1)
+        printf '\n%s: %s\n\n' "$(basename "$finished" .jsonl)" "$setting"
+        line=$(grep -F "{\"setting\": \"$setting\", " "$finished" | head -n 1)
         figures=$(grep -oE '"(accuracy|loss|bleu)": ' <<<"$line" | tr -d '":' | tr '\n' ' ')
         echo "| arm | seeds |$(for name in $figures; do printf ' %s |' "$name"; done)"
         echo "|---|---|$(for name in $figures; do printf -- '---|'; done)"
         first=$(sed 's/.*"arm": "\([^"]*\)".*/\1/' <<<"$line")
         while read -r name; do row "$name" "$first"; done < <(arms)
-    done < <(sed 's/^{"setting": "\([^"]*\)".*/\1/' "$results" | awk '!seen[$0]++')
+    done < <(sed 's/^{"setting": "\([^"]*\)".*/\1/' "$finished" | awk '!seen[$0]++')
 done
