@@ -30,14 +30,14 @@ void job_pass_over(struct job *job, struct peer *worker, int code, const char *w
         job_leave_out(job, worker, why);
         return;
     }
-    worker->retry_pause = !again                                 ? FIRST_TICKS
-                          : worker->retry_pause < MOST_TICKS / 2 ? 2 * worker->retry_pause
-                                                                 : MOST_TICKS;
-    worker->retry_ticks = worker->retry_pause;
     if (again)
-        worker->unfit = worker->announced_unfit = true;
+        worker->unfit = true;
     else
         job_leave_out(job, worker, why);
+    worker->retry_pause = again ? 2 * worker->retry_pause : FIRST_TICKS;
+    if (worker->retry_pause > MOST_TICKS)
+        worker->retry_pause = MOST_TICKS;
+    worker->retry_ticks = worker->retry_pause;
 }
 
 void job_tick(struct job *job)

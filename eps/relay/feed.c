@@ -265,28 +265,27 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
 }
 
 /* True if others have the place of this part, which the worker had sent whole: it counted as finished until now. */
-static bool is_displaced(struct relay *r, uint32_t worker, uint32_t part)
+static bool is_displaced(const struct relay *r, const struct relay_worker *w, uint32_t part)
 {
-    const struct relay_worker *w = relay_find_worker(r, worker);
-
-    count_loads(r);
-    return r->parts[part].n_sure + 1 == r->n_names_of_part && w->load > (w->room > 1 ? w->room : 1);
+    return r->parts[part].n_sure + 1 == r->n_names_of_part && relay_load(r, w->id) > (w->room > 1 ? w->room : 1);
 }
 
 /* What it has sent was damaged. Other attempts, if any, bring it anyway. */
 static void redo(struct relay *r, uint32_t worker, const struct contribution_name *name)
 {
+    struct relay_worker *w = relay_find_worker(r, worker);
+
     if (!relay_is_current(r, worker, name->part, name->attempt)) {
         assign_parts(r);
     } else if (!relay_can_redo_all(r, worker)) {
         relay_tear(r);
         relay_act(r, RELAY_TORN)->step = r->t;
-    } else if (is_displaced(r, worker, name->part)) {
+    } else if (is_displaced(r, w, name->part)) {
         r->parts[name->part].owner = RELAY_NOBODY;
         assign_parts(r);
     } else {
         relay_act(r, RELAY_REDO)->worker = worker;
-        relay_restart(r, relay_find_worker(r, worker));
+        relay_restart(r, w);
     }
 }
 

@@ -13,7 +13,8 @@ What it checks at every move:
   of an audited part nothing is folded but what equals the auditor's digest, or what no auditor will judge; only who has sent
   something wrong is named for it, and a job ends undecided only where no third worker could decide;
   a worker redoes what it has sent only if that was damaged, and then whatever it has of the step;
-  a part leaves its worker only when the worker is lost, or when the part is damaged after others took its place; a step opens with owners within the rooms, and not beyond them;
+  a part leaves its worker only when the worker is lost, or when the part is damaged after others took its place; a step
+  opens with owners within the rooms, and not beyond them;
 and at the end of every path: all steps done, state equal to the fault-free one, slots free, nothing waiting; or nobody
 is attached; or the rooms add up to less than the parts: then a worker is given room for all, and finishes what is left.
 """
