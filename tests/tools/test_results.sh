@@ -31,14 +31,15 @@ elsewhere() {
         "$1" "$2" "$(machine)" "$3" >>"$finished"
 }
 
+prepare() { echo prepare >>"$work/calls"; }
 measure_all exact half
-expect 'at first' "$(calls)" 'exact 1,half 1,exact 2,half 2'
+expect 'at first' "$(calls)" 'prepare,exact 1,half 1,exact 2,half 2'
 expect 'figures' "$(figures_of half exact half | paste -sd ,)" '0.1 1.5,0.2 1.5'
 measure_all exact half
 expect 'with all lines' "$(calls)" ''
 sed -i '/"half", "seed": 1/d' "$finished"
 measure_all exact half
-expect 'with a line less' "$(calls)" 'half 1'
+expect 'with a line less' "$(calls)" 'prepare,half 1'
 
 seeds=3
 elsewhere exact 3 0.7
@@ -47,12 +48,12 @@ measure_all exact half
 expect 'a seed of another machine' "$(calls)" ''
 expect 'its figure' "$(figures_of half exact half | tail -n 1)" '0.8 2'
 measure_all exact half third
-expect 'an arm more' "$(calls)" 'third 1,third 2,exact 3,half 3,third 3'
+expect 'an arm more' "$(calls)" 'prepare,third 1,third 2,exact 3,half 3,third 3'
 expect 'then its figure' "$(figures_of half exact half third | tail -n 1)" '0.3 1.5'
 
 setting='another net' seeds=1
 measure_all exact
-expect 'another setting' "$(calls)" 'exact 1'
+expect 'another setting' "$(calls)" 'prepare,exact 1'
 ! (measure_all broken) 2>/dev/null || { echo 'test_results: a run without figures has a line' >&2; exit 1; }
 calls >/dev/null
 

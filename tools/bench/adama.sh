@@ -13,6 +13,7 @@
 #   --rates "X Y" ["1e-3 6e-3"]   more rates, of which with the first each takes its best; "": none
 #   --rounds N [5]        of times, each runs all forms once
 #   --host BYTES [4GiB]   of depth
+#   --finished FILE [tools/bench/results/adama.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -21,7 +22,7 @@ cd "$(dirname "$0")/../.."
 
 what=all keep='' data=build/bench-text.txt preset=text-small steps=2000 batch=16 seq=128 seeds=3
 lr=3e-3 rates='1e-3 6e-3' rounds=5 host=4GiB bin=build/bin
-take_options "what keep data preset steps batch seq seeds lr rates rounds host bin" "$@"
+take_options "finished what keep data preset steps batch seq seeds lr rates rounds host bin" "$@"
 need_programs "$bin"
 case $what in loss | time | depth | all) ;; *) misuse "--what $what is none of loss, time, depth, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }

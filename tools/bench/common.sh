@@ -14,9 +14,9 @@ misuse() {
 }
 
 # take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which already holds its default. NAMES are
-# separated by blanks or lines; --finished FILE is always one. --help prints the script's first comment.
+# separated by blanks or lines. --help prints the script's first comment.
 take_options() {
-    local names=" ${1//$'\n'/ } finished "
+    local names=" ${1//$'\n'/ } "
     shift
     while [ $# -gt 0 ]; do
         case "$1" in
@@ -120,6 +120,9 @@ lines_of() {
     grep -F "{\"setting\": \"$setting\", \"arm\": \"$1\", \"seed\": $2, " "$finished" | grep -F "\"machine\": \"${3+$3\"}" || true
 }
 
+# text_of KEY: of lines on standard input
+text_of() { sed "s/.*\"$1\": \"\([^\"]*\)\".*/\1/"; }
+
 # known ARM SEED MACHINE: its figures, in their order; false if there is no line
 known() {
     local line name said=()
@@ -137,7 +140,7 @@ machine_of() {
         all=true
         for name in "$@"; do known "$name" "$seed" "$there" >/dev/null || all=false; done
         ! $all || { echo "$there"; return; }
-    done < <(lines_of "$1" "$seed" | sed 's/.*"machine": "\([^"]*\)".*/\1/')
+    done < <(lines_of "$1" "$seed" | text_of machine)
     machine
 }
 
@@ -156,13 +159,19 @@ measure() {
     echo "$line}" >>"$finished"
 }
 
+# prepare: what all runs need and take long to make; a script may have one of its own
+prepare() { :; }
+
 # measure_all ARM...: those of $seeds seeds that have no line yet, seed by seed
 measure_all() {
-    local seed name there
+    local seed name there prepared=false
     for ((seed = 1; seed <= seeds; seed++)); do
         there=$(machine_of "$seed" "$@")
         for name in "$@"; do
-            known "$name" "$seed" "$there" >/dev/null || at_once measure "$name" "$seed"
+            ! known "$name" "$seed" "$there" >/dev/null || continue
+            $prepared || prepare
+            prepared=true
+            at_once measure "$name" "$seed"
         done
     done
     finish
@@ -207,10 +216,12 @@ unpack_images() {
     fi
 }
 
+image_batch=64 # rows of a step
+
 # score_images OUT NET EPOCHS SEED OPTION...: trains NET on these images in OUT; "accuracy loss" on the test images
 score_images() {
     local out=$1
-    train_once "$out" --keep 1 --model "$2" --data "$train_data" --eval-data "$test_data" --epochs "$3" --batch 64 \
+    train_once "$out" --keep 1 --model "$2" --data "$train_data" --eval-data "$test_data" --epochs "$3" --batch $image_batch \
         --optimizer sgd --momentum 0.9 --weight-decay 5e-4 --lr 0.1 --augment crop=4,flip --seed "$4" "${@:5}"
     evaluate "$out" --data "$test_data"
     echo "$(field accuracy <"$out.score" | head -n 1) $(field loss <"$out.score")"

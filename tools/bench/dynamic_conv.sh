@@ -16,6 +16,7 @@
 #   --lr X [2e-3] --seeds N [3]
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
+#   --finished FILE [tools/bench/results/dynamic_conv.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -25,7 +26,7 @@ cd "$(dirname "$0")/../.."
 keep='' data='' vocabulary=6000 width=128 layers=4 inner=256 heads=4 kernels='3, 7, 15, 31' batch=128
 steps=4000 average=5 arm=lean lean='--precision bf16 --moments bf16 --microbatch 8' lr=2e-3 seeds=3 python=/usr/bin/python3
 bin=build/bin
-take_options "keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean arm lr seeds python
+take_options "finished keep data device memory jobs vocabulary width layers inner heads kernels batch steps average lean arm lr seeds python
     bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
@@ -85,6 +86,7 @@ score() {
     measure_mean "$out"
 }
 
+# measure_mean OUT: likewise
 measure_mean() {
     [ -e "$1.mean" ] || "$bin/eps" export --model "$1" --average "$average" --out "$1.mean" >>"$1.log"
     if [ ! -e "$1.score" ]; then
@@ -96,16 +98,21 @@ measure_mean() {
         END { print loss, bleu }' "$1.score"
 }
 
-for part in train val test; do
-    for language in de en; do
-        [ -e "$keep/$part.$language" ] || zcat "$data/$part.$language.gz" >"$keep/$part.$language"
+# prepare: pairs, and the vocabulary
+prepare() {
+    local part language
+    for part in train val test; do
+        for language in de en; do
+            [ -e "$keep/$part.$language" ] || zcat "$data/$part.$language.gz" >"$keep/$part.$language"
+        done
+        [ -e "$keep/$part.jsonl" ] || put_pairs "$part"
     done
-    [ -e "$keep/$part.jsonl" ] || put_pairs "$part"
-done
-if [ ! -e "$keep/model/tokenizer.json" ]; then
-    need_python "$python" tokenizers
-    learn_vocabulary
-fi
+    if [ ! -e "$keep/model/tokenizer.json" ]; then
+        need_python "$python" tokenizers
+        learn_vocabulary
+    fi
+}
+
 print_dynamic_conv_config "$vocabulary" >"$keep/model/config.json"
 [[ " $lean " == *' --precision '* ]] || lean_options+=(--precision fp32)
 least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --batch "$batch" --seq 128 "${lean_options[@]}" --minimum)
@@ -113,6 +120,7 @@ least=$("$bin/eps" plan --device "$device" --model "$keep/model/config.json" --b
 figures='loss bleu' setting="dynamic convolutions, $layers + $layers layers of $width, $vocabulary pieces, $steps updates of $batch"
 setting+=" rows at $lr, mean of $average"
 lean_arm="$arm: $lean"
+[ "$arm" != exact ] || finished=$keep/exact.jsonl # beside the weights, which are compared, too
 measure_all "$plain" "$lean_arm"
 paste -d ' ' <(figures_of "$plain" "$plain" "$lean_arm") <(figures_of "$lean_arm" "$plain" "$lean_arm") >"$keep/$arm.scores"
 for ((seed = 1; seed <= seeds; seed++)); do

@@ -49,6 +49,7 @@
 #   --depth N [28] --factor N [2]   of the wide residual net whose accuracy is compared; --epochs N [8]; --seeds N [3]
 #   --text FILE           of the decoder, needed for text; its last 1 % is held out; --steps N [600] of 16 x 128 bytes
 #   --forms "F ..." ["keep=0.3 keep=0.1"]   of --sparse, every=25 added; narrow; lean, ghosts=N, all=N and folded=N, with keep=0.3
+#   --finished FILE [tools/bench/results/lean.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -58,7 +59,7 @@ cd "$(dirname "$0")/../.."
 what=bytes net=wrn-28-2 type=fp16 batch=100 keep='' data=/usr/share/datasets/fashion-mnist depth=28 factor=2 epochs=8 seeds=3
 text='' steps=600 momentum=plain bin=build/bin
 forms='keep=0.3 keep=0.1'
-take_options "what net type batch keep data device memory jobs depth factor epochs seeds text steps momentum forms bin" "$@"
+take_options "finished what net type batch keep data device memory jobs depth factor epochs seeds text steps momentum forms bin" "$@"
 need_programs "$bin"
 case $what in bytes | accuracy | text | all) ;; *) misuse "--what $what is none of bytes, accuracy, text, all" ;; esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
@@ -84,10 +85,10 @@ take_form() {
         exact) ;;
         narrow) options=("${narrow[@]}") ;;
         lean | ghosts=*) options=("${narrow[@]}" --sparse "$2,every=25") ;;
-        all=*) options=("${narrow[@]}" --sparse "$2,room=1,every=25" --parts $((64 / ${1#*=}))) ;;
+        all=*) options=("${narrow[@]}" --sparse "$2,room=1,every=25" --parts $((image_batch / ${1#*=}))) ;;
         folded=*)
             options=(--precision bf16 --master none --moments bf16 --grad-dtype bf16 --commit folded --sparse "$2,room=1,every=25"
-                     --parts $((64 / ${1#*=})))
+                     --parts $((image_batch / ${1#*=})))
             ;;
         *) options=(--sparse "$1,every=25") ;;
     esac
@@ -246,7 +247,7 @@ if asks accuracy; then
     unpack_images
     put_net "$keep/net.json"
     echo "WRN-$depth-$factor, $images, $epochs epochs, $seeds seeds"
-    setting="WRN-$depth-$factor, $images, $epochs epochs of 64 rows, SGD with $momentum momentum, $type"
+    setting="WRN-$depth-$factor, $images, $epochs epochs of $image_batch rows, SGD with $momentum momentum, $type"
     compare_forms
 fi
 if asks text; then texts; fi

@@ -18,6 +18,7 @@
 #   --width N [16]        channels of the first stage; --epochs N [8], --longer N [12] of forms that pool, too; --seeds N [3]
 #   --forms "F ..." ["pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long"]   of --approximate; F:long: on
 #                         the longer schedule
+#   --finished FILE [tools/bench/results/pooled.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -26,7 +27,7 @@ cd "$(dirname "$0")/../.."
 
 what=time batch=32 rounds=5 keep='' data=/usr/share/datasets/fashion-mnist width=16 epochs=8 longer=12 seeds=3 bin=build/bin
 forms='pool=2 pool=4 pool=8 exact:long pool=2:long pool=4:long pool=8:long'
-take_options "what batch rounds keep data device memory jobs width epochs longer seeds forms bin" "$@"
+take_options "finished what batch rounds keep data device memory jobs width epochs longer seeds forms bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
 [ -n "$keep" ] || [ "$what" = time ] || misuse "--keep is needed: a directory for the runs"
@@ -44,7 +45,7 @@ if [ "$what" != time ]; then
     echo "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"embedding_size\": $width,
  \"stem\": \"cifar\", $image_keys}" >"$keep/net.json"
     echo "ResNet-18 of $width channels, $images, $epochs epochs ($longer where long), $seeds seeds"
-    setting="ResNet-18 of $width channels, $images, $epochs epochs and $longer of 64 rows"
+    setting="ResNet-18 of $width channels, $images, $epochs epochs and $longer of $image_batch rows"
     compare_forms
 fi
 [ "$what" != accuracy ] || exit 0

@@ -16,7 +16,7 @@ esac
 
 # arms: those of $setting, in the order in which they come first
 arms() {
-    grep -F "{\"setting\": \"$setting\", " "$finished" | sed 's/.*"arm": "\([^"]*\)".*/\1/' | awk '!seen[$0]++'
+    grep -F "{\"setting\": \"$setting\", " "$finished" | text_of arm | awk '!seen[$0]++'
 }
 
 # pairs ARM FIRST: the figures of both, for each seed that one machine has of both
@@ -27,7 +27,7 @@ pairs() {
             mine=$(known "$1" "$seed" "$there") || continue
             echo "$mine $(known "$2" "$seed" "$there")"
             break
-        done < <(lines_of "$2" "$seed" | sed 's/.*"machine": "\([^"]*\)".*/\1/')
+        done < <(lines_of "$2" "$seed" | text_of machine)
     done < <(grep -F "{\"setting\": \"$setting\", \"arm\": \"$2\", " "$finished" | sed 's/.*"seed": \([0-9]*\),.*/\1/' | sort -nu)
 }
 
@@ -55,7 +55,7 @@ for finished in "$@"; do
         figures=$(grep -oE '"(accuracy|loss|bleu)": ' <<<"$line" | tr -d '":' | tr '\n' ' ')
         echo "| arm | seeds |$(for name in $figures; do printf ' %s |' "$name"; done)"
         echo "|---|---|$(for name in $figures; do printf -- '---|'; done)"
-        first=$(sed 's/.*"arm": "\([^"]*\)".*/\1/' <<<"$line")
+        first=$(text_of arm <<<"$line")
         while read -r name; do row "$name" "$first"; done < <(arms)
-    done < <(sed 's/^{"setting": "\([^"]*\)".*/\1/' "$finished" | awk '!seen[$0]++')
+    done < <(text_of setting <"$finished" | awk '!seen[$0]++')
 done

@@ -17,6 +17,7 @@
 #   --seq N [128]         of these tokens, those of a row
 #   --rounds N [5]        of times, each runs all forms once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
+#   --finished FILE [tools/bench/results/sampling.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -25,7 +26,7 @@ cd "$(dirname "$0")/../.."
 
 what=all keep='' forms='wta=0.3 wta=0.3,rule=variance wta=0.1' data='' vocabulary=4000 width=256 layers=4 heads=4
 tokens=10000000 epochs=3 batch=32 lr=2e-4 seeds=3 lora='' widths='256 512 768' seq=128 rounds=5 python=/usr/bin/python3 bin=build/bin
-take_options "what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq
+take_options "finished what keep forms data device memory jobs vocabulary width layers heads tokens epochs batch lr seeds lora widths seq
     rounds python bin" "$@"
 need_programs "$bin"
 case $what in time | accuracy | all) ;; *) misuse "--what $what is none of time, accuracy, all" ;; esac
@@ -59,23 +60,26 @@ score() {
     echo "$(field accuracy <"$out.score") $(field loss <"$out.score")"
 }
 
-if asks accuracy; then
-    need_sst2
-    mkdir -p "$keep/bert"
-    if [ ! -e "$keep/base.done" ]; then
-        zcat "$data/sst2/train.tsv.gz" >"$keep/train.tsv"
-        zcat "$data/sst2/dev.tsv.gz" >"$keep/dev.tsv"
-        { tail -n +2 "$keep/train.tsv" | cut -f 1; zcat "$data/multi30k/train.en.gz"; } >"$keep/text.txt"
-        need_python "$python" tokenizers
-        [ -e "$keep/bert/tokenizer.json" ] || learn_vocabulary "$keep/text.txt" "$keep/bert" >"$keep/vocabulary"
-        cat >"$keep/bert/config.json" <<JSON
+# prepare: the vocabulary, and the base that is tuned
+prepare() {
+    [ ! -e "$keep/base.done" ] || return 0
+    zcat "$data/sst2/train.tsv.gz" >"$keep/train.tsv"
+    zcat "$data/sst2/dev.tsv.gz" >"$keep/dev.tsv"
+    { tail -n +2 "$keep/train.tsv" | cut -f 1; zcat "$data/multi30k/train.en.gz"; } >"$keep/text.txt"
+    need_python "$python" tokenizers
+    [ -e "$keep/bert/tokenizer.json" ] || learn_vocabulary "$keep/text.txt" "$keep/bert" >"$keep/vocabulary"
+    cat >"$keep/bert/config.json" <<JSON
 {"model_type": "bert", "vocab_size": $(cat "$keep/vocabulary"), "hidden_size": $width, "num_hidden_layers": $layers,
  "num_attention_heads": $heads, "intermediate_size": $((4 * width)), "max_position_embeddings": 128,
  "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "type_vocab_size": 2}
 JSON
-        train_once "$keep/base" --keep 1 --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
-            --steps $((tokens / 1024)) --seed 1
-    fi
+    train_once "$keep/base" --keep 1 --model "$keep/bert/config.json" --data "$keep/text.txt" --seq 128 --batch 8 --lr 3e-4 \
+        --steps $((tokens / 1024)) --seed 1
+}
+
+if asks accuracy; then
+    need_sst2
+    mkdir -p "$keep/bert"
     echo "BERT of $layers layers of $width, $tokens masked tokens, then SST-2${lora:+ by LoRA, $lora}, $epochs epochs, $seeds seeds"
     setting="BERT of $layers layers of $width, $heads heads, $vocabulary pieces, $tokens masked tokens; SST-2, $epochs epochs of $batch"
     setting+=" rows at $lr${lora:+, LoRA $lora}"

@@ -13,6 +13,7 @@
 #   --epochs N [3] --batch N [32] --lr X [1e-3] --seeds N [3]   of the tuning
 #   --device NAME [cpu]   of the runs; --memory SIZE []   of it for each; --jobs N [1]   runs at once
 #   --python PATH [/usr/bin/python3]  a Python with tokenizers, for the vocabulary
+#   --finished FILE [tools/bench/results/t5.jsonl]   lines of finished seeds, from which it goes on
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 shopt -s inherit_errexit
@@ -21,7 +22,7 @@ cd "$(dirname "$0")/../.."
 
 keep='' forms='wta=0.3 coded=8' data='' vocabulary=4000 width=256 layers=2 heads=4 tokens=10000000 lora=''
 epochs=3 batch=32 lr=1e-3 seeds=3 python=/usr/bin/python3 bin=build/bin
-take_options "keep forms data device memory jobs vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
+take_options "finished keep forms data device memory jobs vocabulary width layers heads tokens lora epochs batch lr seeds python bin" "$@"
 need_programs "$bin"
 [ -n "$keep" ] || misuse "--keep is needed: a directory for the runs"
 need_sst2
@@ -71,7 +72,9 @@ score() {
     echo "$(paste "$out.words" "$keep/dev.words" | awk -F '\t' '{ n += $1 == $2 } END { print n / NR }') $(field loss <"$out.score")"
 }
 
-if [ ! -e "$keep/base.done" ]; then
+# prepare: pairs, the vocabulary, and the base that is tuned
+prepare() {
+    [ ! -e "$keep/base.done" ] || return 0
     { zcat "$data/sst2/train.tsv.gz" | tail -n +2 | cut -f 1; zcat "$data/multi30k/train.en.gz"; } >"$keep/text.txt"
     for part in train dev; do put_pairs $part; done
     sed 's/.*"target": "\(.*\)"}/\1/' "$keep/dev.jsonl" >"$keep/dev.words"
@@ -84,7 +87,8 @@ if [ ! -e "$keep/base.done" ]; then
 JSON
     train_once "$keep/base" --keep 1 --model "$keep/t5/config.json" --data "$keep/text.txt" --mask-fraction 0.15 --seq 160 \
         --source-seq 128 --batch 8 --lr 1e-3 --steps $((tokens / 1200)) --seed 1
-fi
+}
+
 echo "T5 of $layers + $layers layers of $width, $tokens tokens with spans, then SST-2, $epochs epochs, $seeds seeds${lora:+, LoRA $lora}"
 setting="T5 of $layers + $layers layers of $width, $heads heads, $vocabulary pieces, $tokens tokens; SST-2, $epochs epochs of $batch"
 setting+=" rows at $lr${lora:+, LoRA $lora}"
