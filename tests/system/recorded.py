@@ -29,7 +29,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 
 FAMILIES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
@@ -120,8 +119,8 @@ def write_model(name, config, added):
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
     (folder / "tokenizer_config.json").write_text(json.dumps({
-        "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "<|end|>",
-        "chat_template": TEMPLATE}))
+        "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]",
+        "sep_token": "[SEP]", "eos_token": "<|end|>", "chat_template": TEMPLATE}))
 
 
 def write_all():
@@ -140,16 +139,23 @@ def write_all():
 # ---- running ----
 
 class Recorder:
-    def __init__(self, programs, out):
-        self.programs, self.out, self.case = programs, out, None
+    def __init__(self, programs, out, case):
+        self.programs, self.out, self.case = programs, out, case
 
     def say(self, fact, value):
         print(f"{self.case} {fact} {value}", file=self.out, flush=True)
 
     def run(self, *args):
-        """Exit status, standard output and errors of a command of eps."""
+        """Exit status, standard output and errors of a command of eps; the last two without this case's folder."""
         done = subprocess.run([self.programs + "/eps", *args], capture_output=True, text=True, errors="backslashreplace")
-        return done.returncode, done.stdout, done.stderr
+        return done.returncode, done.stdout.replace(os.getcwd(), ""), done.stderr.replace(os.getcwd(), "")
+
+    def ask(self, fact, *args):
+        """Standard output; or None, once the failure is told as the fact."""
+        rc, out, err = self.run(*args)
+        if rc:
+            self.say(fact, f"exit {rc}: " + " | ".join(err.split("\n"))[-600:])
+        return None if rc else out
 
 
 def digest(data):
@@ -180,11 +186,6 @@ def tell_folder(r, fact, folder):
         r.say(f"{fact} {path.relative_to(folder)}", digest(data))
 
 
-def tell_failure(r, fact, done):
-    rc, out, err = done
-    r.say(fact, f"exit {rc}: " + " | ".join(err.replace(os.getcwd(), "").split("\n"))[-600:])
-
-
 def tell_run(r, out):
     """Steps, memory and the newest checkpoint of a run. Memory is told now and then, and does not change."""
     steps = [without(json.loads(line), TIMES) for line in pathlib.Path(out, "metrics.jsonl").read_text().splitlines()]
@@ -197,31 +198,23 @@ def tell_run(r, out):
 
 def train(r, *args, out="run"):
     device = [] if "--connect" in args else ["--device", "cpu"]
-    done = r.run("train", *args, "--seed", "5", "--deterministic", *device, "--out", out)
-    if done[0]:
-        tell_failure(r, "train", done)
+    said = r.ask("train", "train", *args, "--seed", "5", "--deterministic", *device, "--out", out)
+    if said is None:
         return False
-    for line in done[1].splitlines():
+    for line in said.splitlines():
         if re.match("data |rows |plan |planned ", line):
-            r.say("says", " ".join(line.replace(os.getcwd(), "").split()))
+            r.say("says", " ".join(line.split()))
     tell_run(r, out)
     return True
 
 
-def say_output(r, fact, *args):
-    done = r.run(*args)
-    if done[0]:
-        tell_failure(r, fact, done)
-    else:
-        r.say(fact, json.dumps(re.sub(r", [0-9.e+]+ tokens/s.*", "", done[1].replace(os.getcwd(), ""))[-3000:]))
-
-
-def say_json(r, fact, *args):
-    done = r.run(*args)
-    if done[0]:
-        tell_failure(r, fact, done)
-    else:
-        r.say(fact, json.dumps(without(json.loads(done[1]), TIMES), sort_keys=True))
+def tell_answer(r, fact, *args):
+    """What a command prints, of JSON what is no time."""
+    said = r.ask(fact, *args)
+    if said is not None and "--json" in args:
+        r.say(fact, json.dumps(without(json.loads(said), TIMES), sort_keys=True))
+    elif said is not None:
+        r.say(fact, json.dumps(re.sub(r", [0-9.e+]+ tokens/s.*", "", said)[-3000:]))
 
 
 # ---- cases ----
@@ -235,16 +228,12 @@ def trained(r, options, asks=()):
     if not train(r, *options.split()):
         return
     for fact, ask in asks:
-        args = ask.format(model="run/latest").split(" ")
-        (say_json if "--json" in args else say_output)(r, fact, *[a.replace("~", " ") for a in args])
+        tell_answer(r, fact, *[a.replace("~", " ") for a in ask.format(model="run/latest").split()])
 
 
 def exported(r, *more):
     for options in "", "--dtype bf16", *more:
-        done = r.run("export", "--model", "run/latest", "--out", "exported", *options.split())
-        if done[0]:
-            tell_failure(r, "export" + options, done)
-        else:
+        if r.ask("export" + options, "export", "--model", "run/latest", "--out", "exported", *options.split()) is not None:
             tell_folder(r, "export" + options, pathlib.Path("exported"))
         shutil.rmtree("exported", ignore_errors=True)
 
@@ -272,7 +261,7 @@ def add_cases():
     for name in NETS:
         add("net-" + name, f"--model {name}.json --data images {SMALL}",
             ("eval", "eval --model {model} --data images --json"))
-    add("preset-image", f"--model wrn-28-2 --data images --augment crop=4,flip --batch 4 --steps 2 --device-mem 256MiB",
+    add("preset-image", "--model wrn-28-2 --data images --augment crop=4,flip --batch 4 --steps 2 --device-mem 256MiB",
         ("shows", "data images --images --image 32x32"))
     text = "--model generate.json --data text.txt --seq 32 " + SMALL
     add("text", text + " --eval-every 2", ("eval", "eval --model {model} --data text.txt --json"),
@@ -327,8 +316,12 @@ def add_whole(text, chat, pairs):
 
     def resumed(r):
         if train(r, *text.split(), "--save-every", "2"):
-            say_json(r, "verify", "verify", "run", "--json")
-            trained(r, "--resume run/step-4 --steps 6".replace(" --out run", ""))
+            tell_answer(r, "verify", "verify", "run", "--json")
+            train(r, "--resume", "run/step-4", "--steps", "6")
+
+    def planned(r, preset, alone):
+        for options in alone, "--precision bf16 --moments bf16", "--device-mem 700MiB --batch 4":
+            tell_answer(r, f"plan {options or 'alone'}", "plan", "--model", preset, "--device", "cpu", *options.split(), "--json")
 
     def workers(r):
         train(r, *text.split(), "--parts", "4", "--workers", "3")
@@ -338,15 +331,8 @@ def add_whole(text, chat, pairs):
                           "lora-int8": text + " --lora rank=4,rslora,dropout=0.1 --base int8", "lora-chat": chat + " --lora rank=4",
                           "lora-pairs": pairs + " --dpo-beta 0.1 --lora rank=4 --parts 2"}.items():
         CASES[name] = lambda r, options=options: adapted(r, options)
-    for preset in "byte-small", "gpt2", "wrn-28-2", "resnet-50":
-        for options in "", "--precision bf16 --moments bf16", "--device-mem 700MiB --batch 4":
-            if preset.startswith(("wrn", "resnet")) and not options:
-                options = "--batch 16"
-            fact = f"plan {options or 'alone'}"
-            CASES.setdefault("plan-" + preset, lambda r: None)
-            before = CASES["plan-" + preset]
-            CASES["plan-" + preset] = lambda r, before=before, fact=fact, args=options.split(), preset=preset: (
-                before(r), say_json(r, fact, "plan", "--model", preset, "--device", "cpu", *args, "--json"))
+    for preset, alone in {"byte-small": "", "gpt2": "", "wrn-28-2": "--batch 16", "resnet-50": "--batch 16"}.items():
+        CASES["plan-" + preset] = lambda r, preset=preset, alone=alone: planned(r, preset, alone)
 
 
 def add_refusals(text, chat, pairs):
@@ -371,7 +357,7 @@ def add_refusals(text, chat, pairs):
             else:
                 rc, _, err = r.run("train", *options.split(), *other.split(), *always, "run")
                 out = "" if rc else pathlib.Path("run/metrics.jsonl").read_text().splitlines()[-1]
-            said = err.replace(os.getcwd(), "").strip().split("\n")[-1][:300] if rc else json.loads(out)["loss"]
+            said = err.strip().split("\n")[-1][:300] if rc else json.loads(out)["loss"]
             r.say(other or "alone", f"exit {rc} {said}")
 
     for name, options in data.items():
@@ -380,11 +366,10 @@ def add_refusals(text, chat, pairs):
 
 
 ENGINE = """
-import eps, json, sys
-with eps.Engine("{config}", batch=4, seq=16, lr=1e-3, device="cpu", device_mem="64MiB", deterministic=True, seed=5) as engine:
+import eps
+with eps.Engine("qwen3.json", batch=4, seq=16, lr=1e-3, device="cpu", device_mem="64MiB", seed=5) as engine:
     for i in range(3):
-        rows = [[(i * 7 + r * 3 + t) % 61 for t in range(16)] for r in range(4)]
-        print(json.dumps(engine.step(rows).loss))
+        print(engine.step([[(i * 7 + r * 3 + t) % 61 for t in range(16)] for r in range(4)]))
 """
 
 
@@ -403,7 +388,7 @@ def hosts(programs, n):
 
 def add_optional(python):
     def engine(r):
-        done = subprocess.run([python, "-c", ENGINE.format(config="qwen3.json")], capture_output=True, text=True)
+        done = subprocess.run([python, "-c", ENGINE], capture_output=True, text=True)
         r.say("losses", " ".join(done.stdout.split()) if not done.returncode else "failed: " + done.stderr[-300:])
 
     def several(r):
@@ -428,15 +413,15 @@ def record(programs, out, only):
     where = tempfile.mkdtemp(prefix="eps-recorded-")
     os.environ.update(HOME=where, XDG_RUNTIME_DIR=where, LC_ALL="C", OMP_NUM_THREADS="2")
     try:
+        os.mkdir(f"{where}/made")
+        os.chdir(f"{where}/made")
+        write_all()
         for name in sorted(CASES):
             if only not in name:
                 continue
-            os.mkdir(f"{where}/{name}")
+            shutil.copytree(f"{where}/made", f"{where}/{name}")
             os.chdir(f"{where}/{name}")
-            write_all()
-            r = Recorder(programs, out)
-            r.case = name
-            CASES[name](r)
+            CASES[name](Recorder(programs, out, name))
             os.chdir(where)
             shutil.rmtree(f"{where}/{name}")
     finally:
@@ -445,17 +430,16 @@ def record(programs, out, only):
 
 
 def differences(old, new, only):
+    """Of the cases that can run here, and were to."""
     def facts(text):
-        return {tuple(line.split(" ", 1)[:1]) + (line,) for line in text.splitlines()
-                if line and not line.startswith("#") and only in line.split(" ", 1)[0]}
+        return {line for line in text.splitlines() if line.split(" ", 1)[0] in CASES and only in line.split(" ", 1)[0]}
 
     before, now = facts(old), facts(new)
-    marked = [("-", f) for f in before - now] + [("+", f) for f in now - before]
-    return [f"{mark} {fact[1]}" for mark, fact in sorted(marked, key=lambda m: (m[1], m[0]))]
+    return [f"{'-' if fact in before else '+'} {fact}" for fact in sorted(before ^ now)]
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__.split("\n")[0], add_help=True)
+    parser = argparse.ArgumentParser(usage=__doc__.split(": ")[0])
     parser.add_argument("programs")
     parser.add_argument("--python")
     parser.add_argument("--only", default="")
