@@ -44,6 +44,24 @@ rows() {
     [ -z "$simulate" ] && echo $(($1 / seq)) || echo 2
 }
 
+readonly kept_free=4 # GiB of host memory for all else
+
+# fits NAME OPTION...: whether the host has the memory that the run's plan takes; records it as missing if not
+fits() {
+    local name=$1 bytes gib
+    shift
+    bytes=$(plan --json "$@" | sed -n 's/^{"host": {"current": \([0-9]*\).*/\1/p')
+    if [ -z "$bytes" ]; then
+        failed "$name" "eps plan says nothing of its memory, of $*"
+        return 1
+    fi
+    gib=$(((bytes >> 30) + 1 + kept_free))
+    room "$gib" >/dev/null
+    [ "$(free_gib)" -lt "$gib" ] || return 0
+    missing "$name" "it takes $gib GiB of host memory, $kept_free of them for all else, and $(free_gib) are available; $*"
+    return 1
+}
+
 # steps NAME SECONDS N TOKENS OPTION...: runs N steps of TOKENS tokens in $work/NAME; fails if they take too long
 steps() {
     local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline

@@ -43,6 +43,7 @@ part_bert() {
     local -a options=(--device-mem "$([ -n "$simulate" ] && echo 2GiB || echo 16GiB)" --parts 1 --optimizer adamw --commit eager --grad-dtype fp32 --moments fp32 --master fp32)
 
     bert
+    fits bert-large --batch "$(rows 32768)" "${options[@]}" || return 0
     watch_clocks
     steps bert-large 55 12 32768 "${options[@]}" || { watch_clocks_end; return 0; }
     watch_clocks_end
@@ -91,16 +92,19 @@ JSON
     take_cudnn
 }
 
+readonly pairs=(--source-seq 128 --parts 1 --optimizer adamw --commit eager --moments fp32 --master fp32)
+
 # form NAME OPTION...: a run of it, as a fact; sets $peak, its bytes on the device
 form() {
     local name=$1 ms
     shift
     peak=''
-    steps "t5-$name" 24 12 13600 --source-seq 128 --parts 1 --optimizer adamw --commit eager --moments fp32 --master fp32 "$@" || return 0
+    fits "t5-$name" --batch "$(rows 13600)" "${pairs[@]}" "$@" || return 0
+    steps "t5-$name" 24 12 13600 "${pairs[@]}" "$@" || return 0
     ms=$(step_ms "t5-$name")
     peak=$(field device_peak_bytes "$work/t5-$name/metrics.jsonl" | sort -n | tail -n 1)
     fact "t5-$name" "$ms ms a step of 100 pairs, $peak bytes of the device; eps train --precision bf16 --batch 100 --seq $seq \
---source-seq 128 --parts 1 --optimizer adamw --commit eager --moments fp32 --master fp32 $* --no-save"
+${pairs[*]} $* --no-save"
 }
 
 part_t5() {
