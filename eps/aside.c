@@ -1,3 +1,5 @@
+/* The new thread and the empty job are made before anything of the old job is given up. So if they cannot be made,
+ * the daemon is as it was, and stuck until the old thread comes back. */
 #include "eps/aside.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* Every way out unlistens, also those that end in _exit: a socket that is left behind looks like a daemon. Threads
+ * that hang are never joined: with a job that is set aside or stuck, the process ends without freeing what they may
+ * come back to. */
 #include "eps/daemon.h"
 
 #include "eps/drain.h"

@@ -1,3 +1,7 @@
+/* A stop with time to save is told from one without before anything ends. On one host the caller says which. On
+ * several, SIGTERM comes alike from a launcher that was stopped and from one that ends those that a loss has left. So
+ * the hosts compare who was told (daemon_judge), and save only if none of them is silent, as each has units that
+ * nobody else has. */
 #include "eps/drain.h"
 
 #include "eps/aside.h"

@@ -1,3 +1,6 @@
+/* A job that can be saved goes on until its version rests: what workers do beyond a saved version would be lost. If
+ * the save fails, it is tried again every RETRY_TICKS, however long: a disk may be emptied, while the model of an
+ * ended job is gone. */
 #include "eps/takeover.h"
 
 #include "eps/base/rights.h"
