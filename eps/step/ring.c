@@ -1,3 +1,7 @@
+/* Only a pull that is due, its worker's oldest that is not lent, may take a slot whose weights others wait for. So it
+ * always finds a slot, and whoever is not due fetches those weights again. If any pull might, workers could fill the
+ * ring with weights that none of them may have yet. A fetch ahead takes only a slot that nobody wants, and is
+ * forgotten if there is none. */
 #include "eps/step/ring.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/* A review may give a worker more parts than it has memory for, if it can be planned for them. One that cannot is
+ * limited to the room that it has, and the parts are divided again: at most once for each worker, and never without
+ * room for all, as the shares that are divided now have it. */
 #include "eps/step/shares.h"
 
 #include <inttypes.h>
