@@ -1,3 +1,5 @@
+/* All that is asked of pages is asked between mapping and their first touch. A page's size and node are decided when
+ * it is touched; to ask later would copy it. */
 #include "eps/store/memory.h"
 
 #include "proto/base/near.h"

@@ -1,3 +1,6 @@
+/* The loop and the optimizer thread share all of this without a lock, as versions order them: a unit's cache is
+ * written by its update, and read once the loop has heard of that; entries of step t are written, at t modulo 2, when
+ * step t-2 is done and before anybody works on t. */
 #include "eps/store/norms.h"
 
 #include "proto/base/number.h"

@@ -1,3 +1,9 @@
+/* Ranges are worked on in views: the arrays themselves where all are fp32 and in place, else at most BLOCK elements
+ * decoded into scratch. No element depends on another, so the size of a view changes no bit. A view of checked memory
+ * lies in one block, which is compared with its sum before its first element is used, and summed again after its last
+ * one, while it is in the first-level cache. Weights that go past the caches are summed on their way (fresh): reading
+ * them back would fetch them. Such stores are not ordered with others, so a range that may have some ends with a
+ * fence. */
 #include "eps/store/optimizer.h"
 #include "eps/store/optimizer_kernel.h"
 #include "eps/store/team.h"

@@ -1,3 +1,8 @@
+/* Without contraction of its own (-ffp-contract=off) the compiler fuses what is written as fmaf and nothing else, so
+ * loops have the same bits in vectors of any width. A check of all elements is a bit that each carries into a word
+ * (carry_of), as a loop that may leave early does not become a vector loop.
+ *
+ * In updates `to` may be w itself, so neither is restrict: `omp simd` vouches for it. */
 #include "eps/store/optimizer_kernel.h"
 
 #include "proto/base/number.h"

@@ -1,3 +1,8 @@
+/* Places and elements move in place. What remains of a piece goes to the end of its arrays, then rows are written
+ * from their beginning, and never reach what is not read yet (rewire_rows).
+ *
+ * How many grow in a piece depends on all pieces, and there is room for the marks of one. So each is marked twice: to
+ * be counted, and to be moved. Nothing of it changes in between, so the marks are the same. */
 #include "eps/store/rewire.h"
 
 #include "eps/store/checks.h"

@@ -1,3 +1,8 @@
+/* All memory is mapped, and its locking judged, before a page is touched: a job that cannot be is refused before it
+ * has taken any.
+ *
+ * Of the categories in take_blocks each has one block, and its size in `ledgered` is what store_free unmaps. It is
+ * noted when the block is taken, so store_free copes with a store that is half built. */
 #include "eps/store/store.h"
 
 #include "eps/store/checks.h"

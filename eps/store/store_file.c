@@ -1,3 +1,7 @@
+/* A tensor is never in memory beside the store: its values pass through runs on the threads' stacks. A thread stops
+ * at its own error alone; whichever error read.rc got last is told, as each of them is true.
+ *
+ * Places of sparse weights are read first (store_load_places): they say which elements weights and moments have. */
 #include "eps/store/store.h"
 
 #include "eps/store/checks.h"

@@ -1,3 +1,9 @@
+/* plan_host_files bounds the runs that are made here, and their arrays are lent to each checkpoint, so that a save
+ * allocates nothing for them: checkpoint_add_run asserts that there is room. Whoever cuts or joins pieces otherwise
+ * changes both.
+ *
+ * Counts of updates are one array over all tensors, which is whole when the last unit has been captured: so it is
+ * written last. */
 #include "eps/store/store_files.h"
 
 #include "eps/store/checks.h"

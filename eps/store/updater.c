@@ -1,3 +1,9 @@
+/* Both queues have `capacity` places, and no more tasks are pending than that (asserted), so a step allocates nothing
+ * here. Tasks are copied in and out: neither thread reads the other's.
+ *
+ * Calls run before folds and updates: damage_look_before counts on it. New weights become current on the owner's
+ * thread, when it takes the finished update (updater_take): as it is the one that answers pulls, `current` needs no
+ * lock. */
 #include "eps/store/updater.h"
 
 #include "eps/store/checks.h"
