@@ -1,3 +1,6 @@
+/* What is computed is cut before it is known who computes it, and sums are added in the order of cuts, not of
+ * arrival. So the loss of a worker changes no bit, but for tokens whose pieces were forgotten (JOB_MAX_PIECES): they
+ * run one by one, and may be rounded otherwise. */
 #include "eps/job/evaluate.h"
 
 #include "eps/job/damage.h"

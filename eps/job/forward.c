@@ -1,3 +1,5 @@
+/* The kernel's name for an open file (/proc/self/fd) ends in " (deleted)" once the file was removed or replaced: no
+ * file has that name. So a job is refused whose files are not, at their paths, those that the client opened. */
 #include "eps/job/forward.h"
 
 #include "proto/wire/segment.h"

@@ -1,3 +1,9 @@
+/* The loop waits for no memory. Making a job's, making a seat's anew and giving all back are calls on the optimizer
+ * thread, which end in job_on_called. By then the job may be ending, or the seat's worker gone, so each end looks
+ * again.
+ *
+ * A ledger belongs to one thread. So the optimizer thread counts in load_ledger, and the end of each call carries
+ * what has changed since the last one (counted) to the daemon's. */
 #include "eps/job/job_internal.h"
 
 #include "eps/base/rights.h"

@@ -1,3 +1,10 @@
+/* The two large files are whole before the others are written, training.json comes last, with the checksums of all,
+ * and the directory gets its name after every file was read back. So a crash leaves a directory that nobody takes for
+ * a checkpoint. Reading back would find the page cache, which has whatever was written; flushing empties it
+ * (file_flush).
+ *
+ * Files that the client opened have no names here: they come in a fixed order, in which small ones are counted by
+ * n_used. */
 #include "eps/save/capture.h"
 
 #include "proto/model/checkpoint_layout.h"
