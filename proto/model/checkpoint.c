@@ -1,3 +1,6 @@
+/* The text's checksum covers every byte before it, so the text is printed without it, and its last brace becomes the
+ * comma before it. Runs are in the order in which units were captured until they are printed; readers insist on the
+ * order of offsets. */
 #include "proto/model/checkpoint.h"
 
 #include "proto/base/dump.h"

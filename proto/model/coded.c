@@ -1,3 +1,5 @@
+/* A header's entries have memory as if each had LEAST_MEMBER_BYTES of it (safetensors.c). Real ones are longer, so
+ * memory is left over, and forms of tensors lie there. A file whose names are too short for that is refused. */
 #include "proto/model/coded.h"
 
 #include "proto/base/form.h"

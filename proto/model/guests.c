@@ -1,3 +1,5 @@
+/* Of a guest's config only what its blocks depend on is kept (trim), so blocks that came from different files, and
+ * are alike, share an entry: there are MODEL_GUESTS of them. */
 #include "proto/model/guests.h"
 
 #include "proto/model/config_lists.h"

@@ -1,3 +1,6 @@
+/* Indices of units, tensors and visits go over the wire, so every process must come to the same ones: they follow
+ * from the config alone, in one pass from the bottom up. Arrays are allocated once, for the most that a family can
+ * add: what points into them stays right while more is added. */
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"

@@ -1,3 +1,6 @@
+/* A key that nobody lists is refused, as it may change the mathematics. So all keys of the file are looked at first.
+ * Then the family's are read in the order of its list: the order of the file changes nothing. What is missing is
+ * completed before numbers are checked, so that defaults are held to the same limits. */
 #include "proto/model/model.h"
 
 #include "proto/base/dump.h"

@@ -1,3 +1,8 @@
+/* Files come back with the bytes that they had, but for a tokenizer_config.json into which templates were folded: it
+ * is printed anew, and numbers that jansson cannot hold, as a model_max_length of 1e30 in digits, go through
+ * unchanged (proto/base/wide.h).
+ *
+ * A name may be a pipe's: files are opened without waiting for a writer, and refused if they are not regular. */
 #include "proto/model/model_files.h"
 
 #include "proto/base/dump.h"

@@ -1,3 +1,6 @@
+/* A name is changed only when what it will mean is on the disk: files are flushed as they are written, their
+ * directory before it is renamed, the output directory before `latest` is made to point there. Where a file system
+ * cannot exchange two names, an existing step-N is refused: removing it first would leave a moment with neither. */
 #include "proto/model/output.h"
 
 #include "proto/base/file.h"

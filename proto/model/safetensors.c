@@ -1,3 +1,5 @@
+/* A header has at most one entry for each LEAST_MEMBER_BYTES of it, so its memory is known before it is read: names
+ * stay in its text, and nothing is allocated besides but the JSON of one member at a time. */
 #include "proto/model/safetensors.h"
 
 #include "proto/model/coded.h"

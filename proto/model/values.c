@@ -1,3 +1,9 @@
+/* A name means another value from layer to layer, so layers are bound in one pass from the bottom up. How long a
+ * value lives is known when all of them are bound: so its place, the shape of its gradient and passages come after.
+ *
+ * A layer takes places for what it writes before it leaves those of what it read last. So none of its outputs lies
+ * over an input. Of gradients the first input's may lie over the first output's, where the program allows it
+ * (takes_place). */
 #include "proto/model/values.h"
 
 #include "proto/model/model.h"

@@ -1,3 +1,7 @@
+/* A name is looked up in every spelling that files may have, and each tensor that is found is marked as taken, also
+ * when another one is used. So what is left over is foreign to the model, and what was found twice is ambiguous. All
+ * faults are counted before a sentence is made: with the wrong config.json hundreds of tensors differ, and the first
+ * of each kind says more than the first of all. */
 #include "proto/model/weights.h"
 
 #include "proto/base/text.h"
