@@ -1,3 +1,5 @@
+/* Backward has one scratch for two products of rank columns, and one for two values as wide as x. So B's gradient is
+ * taken before `ascend` writes over x A^T, and A's before `return_gradient` writes over what dropout left of x. */
 #include "proto/operation/adapter.h"
 
 #include "proto/operation/operation.h"

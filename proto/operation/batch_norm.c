@@ -1,3 +1,6 @@
+/* A running statistic is a tensor whose gradient is minus the mean of what the parts of a step observed; the
+ * optimizer moves it there as SGD with weight decay 1 does. Each part is observed once, in the backward pass of its
+ * first microbatch, when its statistics are joined; of ghost batches each one. */
 #include "proto/operation/batch_norm.h"
 
 #include "proto/operation/operation.h"

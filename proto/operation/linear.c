@@ -1,3 +1,6 @@
+/* Where a map reads an activation that nobody else reads, one product makes the gradient of the activation's operand,
+ * and its epilogue the gradient of the bias of the map before. So two operations must agree on who sums that bias:
+ * both ask biased_before, and no step carries the answer. */
 #include "proto/operation/linear.h"
 
 #include "proto/operation/operation.h"
@@ -83,7 +86,7 @@ static bool is_summed_behind(const struct program *p, const struct program_opera
 }
 
 /* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that
- * made x. */
+ * made x: so x may be gone when its gradient is made. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];

@@ -1,3 +1,6 @@
+/* What backward reads and keeps is asked, not stored, as it depends on what options have set so far, in this order:
+ * program_sample and program_pool, then program_compress. The last holds results of relus that are sampled or
+ * compressed, and a held value is not cheap, so it can be kept, and have bits. */
 #include "proto/operation/operation.h"
 #include "proto/operation/program_internal.h"
 

@@ -1,3 +1,6 @@
+/* Bytes are counted by functions that `take` in the same order as those that run: sampling_keep_bytes and
+ * sampling_keep, sampling_recall_bytes and sampling_recall. Weights multiply rows of dy alone, so that what is kept
+ * of x is what forward had, and can be in few bits. */
 #include "proto/operation/sampling.h"
 
 #include "proto/operation/operation.h"

@@ -1,3 +1,9 @@
+/* Steps are built in the order in which they run, and each extends the life of the buffers that it touches. So lives
+ * are known when the last step is built, and buffers are merged after that (schedule_merge.c).
+ *
+ * Values may share the buffer of their gradient, as a sum passes its own on. Adding to one of them then changes the
+ * others: `changed` counts additions to a buffer, `as_of` is the count at which a value's gradient is right, and to
+ * read it at another is a mistake in an operation's derivative (asserted). */
 #include "proto/operation/operation.h"
 #include "proto/operation/schedule_internal.h"
 #include "proto/operation/schedule_merge.h"
