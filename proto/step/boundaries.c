@@ -1,3 +1,7 @@
+/* With the stash on the host a set of tiles has two marks, and each microbatch one: `used`, after which computation
+ * does not read the set; `saved`, after which its results have left; and the last write of the microbatch to the
+ * host, which its next visit reads. Inputs wait for the first and the last alone, so they come while results of the
+ * same set leave. */
 #include "proto/step/boundaries.h"
 
 #include "proto/plan/memory/layers.h"

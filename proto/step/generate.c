@@ -1,3 +1,5 @@
+/* A row's cache is right up to n_run tokens. The number is lowered before anything behind it is written, and raised
+ * when a pass is queued. So after a failure the same tokens can be run again. */
 #include "proto/step/generate.h"
 
 #include "proto/plan/memory/values.h"

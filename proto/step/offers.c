@@ -1,3 +1,5 @@
+/* A sum may be written again when the device has read its last slice (`sent`), not when the host has told of it: so
+ * computation waits for copies, never for messages. */
 #include "proto/step/offers.h"
 
 #include "proto/model/norms.h"

@@ -1,3 +1,9 @@
+/* A visit runs the layer of its home (proto/model/order.h), on the boundary values of its own place: what depends on
+ * the layer is asked with the one, and what is moved with the other.
+ *
+ * What is due of other visits, slices that were made and a share of the next unit, is queued between a microbatch's
+ * computation and the downloads of its tiles (overlap): slices behind these would wait for that computation. Every
+ * way out waits for all queues (settle), unless the device is lost, as memory is borrowed until then. */
 #include "proto/step/step.h"
 
 #include "proto/step/layers.h"

@@ -1,3 +1,6 @@
+/* The daemon has no loop of its own here: its part is in the link's calls, and in what the clock calls when mail
+ * arrives or the optimizer has finished. Time passes only while one of them waits. A layer's price is remembered by
+ * its kind, since a plan may have 4,096 of them. */
 #include "proto/step/timeline.h"
 
 #include "proto/model/norms.h"

@@ -1,3 +1,6 @@
+/* A buffer is free when no visit from here on is known to need its unit, though the device may still compute with
+ * that. Its mark `used` stays with the buffer, and the upload that writes over it waits for the mark on the device:
+ * the host does not. */
 #include "proto/step/weights.h"
 
 #include "proto/plan/memory/segments.h"
