@@ -1,3 +1,5 @@
+/* A refusal names the smallest budget, and the search must find a plan within that. So plan_smallest looks at nothing
+ * that plan_search leaves out: every candidate is first followed over `plain` links, which no profile changes. */
 #include "proto/plan/search.h"
 
 #include "proto/plan/cuts.h"

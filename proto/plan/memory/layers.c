@@ -1,3 +1,5 @@
+/* Places are found for every candidate of a search. So tables are not cleared, and programs of a class are placed
+ * once where their buffers are the same (are_placed_alike). */
 #include "proto/plan/memory/layers.h"
 
 #include "proto/base/size.h"

@@ -1,3 +1,5 @@
+/* An address is a base and an index. So all places of a shape lie side by side, and gradients of a shape are placed
+ * as one range. */
 #include "proto/plan/memory/values.h"
 
 #include "proto/plan/memory/layers.h"

@@ -1,3 +1,6 @@
+/* The search asks for hundreds of predictions, so none takes time in proportion to depth: a kind of visit is priced
+ * once (known), and when a round of recurring visits moves all ends of the pipeline alike, the rest of the run is a
+ * multiplication (advance_by). */
 #include "proto/plan/time/cost.h"
 
 #include "proto/plan/memory/data.h"

@@ -149,7 +149,7 @@ bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, dou
         if (!s->at_work)
             continue;
         s->left -= seconds * speeds[i];
-        if (lefts[i] > seconds)
+        if (lefts[i] > seconds) /* s->left may have been rounded to more than 0 */
             continue;
         const struct plan_task task = *first_of(s);
         s->at_work = false;

@@ -1,3 +1,5 @@
+/* Embedding and head are no programs, so their formulas follow proto/step/embedding.c and head.c: what changes there
+ * changes here. */
 #include "proto/plan/time/work.h"
 
 #include "proto/operation/operation.h"
