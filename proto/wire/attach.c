@@ -1,3 +1,6 @@
+/* The caller alone tries again. It closes the connection of its last attempt first, which ends that session at the
+ * daemon. Its limits double, as a machine that is overloaded looks like a wedged nanomsg. To a daemon on another host
+ * there is one attempt: a pair of sockets has no address to connect to again. */
 #include "proto/wire/session_internal.h"
 
 #include "proto/base/process.h"

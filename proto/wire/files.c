@@ -1,3 +1,9 @@
+/* Answers come in the order of requests, so a count says which request an answer is to. One request at most is ahead
+ * of the one that is waited for: it fills the window that will be read next. Any act but reading takes the first
+ * window, so it waits until nothing is under way.
+ *
+ * What the client could not do, as on a full disk, fails that request alone. Any other failure is final (rc): an
+ * answer may never come, or be another request's. */
 #include "proto/wire/files.h"
 
 #include <assert.h>

@@ -1,3 +1,7 @@
+/* Nobody can keep the owner out. Others pass three limits, each at the first moment at which it can be told: MEMBERS
+ * in a tick, while nobody knows whose connection is next; USER_SESSIONS and spare descriptors, once the user is
+ * known; the budget (proto/wire/budget.h), once there is a session. The owner has a queue in the kernel that others
+ * cannot fill, and the last descriptor. */
 #include "proto/wire/session_internal.h"
 
 #include "proto/wire/budget.h"

@@ -520,6 +520,7 @@ int message_version(const uint8_t *buf, size_t n)
     return n >= MESSAGE_HEADER_BYTES && wire_get(buf, 2) == MESSAGE_MAGIC ? buf[2] : -1;
 }
 
+/* The version is judged before all that another one may have changed, so that such a peer is told to use one build. */
 static const char *header_fault(const uint8_t *buf, size_t n)
 {
     if (n < MESSAGE_HEADER_BYTES)

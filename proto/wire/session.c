@@ -1,3 +1,7 @@
+/* The first reason counts (decide): an end causes others, which must not rename it. Each link keeps order by itself
+ * alone. So whoever hears of the end on one of them first takes in what was sent before on the other: DISMISSED and
+ * the connection's end drain the channel, the channel's BYE drains the connection. nanomsg hears of the peer's end
+ * later than the connection does: hence SESSION_ENDING. */
 #include "proto/wire/session_internal.h"
 
 #include "proto/base/process.h"
