@@ -183,7 +183,7 @@ static void on_sealed(uv_work_t *work, int status)
         pump_out(slot->bulk);
 }
 
-/* Forgets the ranges that were sealed to their end. */
+/* Forgets the ranges whose last chunk is begun: its slot knows where the bytes are. */
 static void drop_begun(struct bulk_ring *ring)
 {
     fifo_drop(&ring->ranges, ring->at * sizeof(struct bulk_range));

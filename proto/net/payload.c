@@ -1,3 +1,7 @@
+/* Ranges follow from what is remembered of earlier messages (share, first_row, n_rows, generate, given). So
+ * payload_ranges must see every message of a job, those without bytes too, and both sides must remember the same when
+ * one answers: a worker has one evaluation or generation to answer at a time, and uses a slot again only after its
+ * FREE. */
 #include "proto/net/payload.h"
 
 #include "proto/base/process.h"

@@ -1,3 +1,6 @@
+/* While libuv holds a connection that nobody has taken (has_queue), it accepts no other: those behind it wait in the
+ * system's queue, in order. A place is free only when libuv has returned its handle. So one guest at a time is
+ * evicted, and the connection that waits is taken when a guest is closed or has shown the key. */
 #include "proto/net/port.h"
 
 #include "proto/net/cipher.h"

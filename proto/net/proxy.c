@@ -1,3 +1,8 @@
+/* Messages and their bytes come by two connections, each in order, and no range has a name: the next one belongs to
+ * the oldest message that still waits for any (expecting).
+ *
+ * A job's memory is given back when no range of it is under way, as libuv's threads work on them. A worker's side
+ * that has ended its job waits for that (job_over). At the daemon, a worker that ends its job earlier is at fault. */
 #include "proto/net/proxy.h"
 
 #include "proto/net/bulk.h"
