@@ -201,7 +201,7 @@ static bool dare(struct daring *d, void (*call)(void *arg), void *arg)
     hush(d);
     sigaction(SIGABRT, &survive, &d->before);
     daring = d;
-    const bool aborted = sigsetjmp(d->here, 1) != 0;
+    const bool aborted = sigsetjmp(d->here, 1) != 0; /* with the mask: the handler, left by a jump, blocks SIGABRT */
     if (!aborted)
         call(arg);
     daring = NULL;
