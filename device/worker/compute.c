@@ -1,3 +1,6 @@
+/* RELEASE may come in the middle of a step. It sets link.cancelled, on which every call of the link returns, and
+ * on_mail gives the job back when the step has returned. The answer is posted when all is given back, as the worker
+ * may be assigned anew from then on. */
 #include "device/worker/compute.h"
 
 #include "proto/step/generate.h"

@@ -1,3 +1,5 @@
+/* A slot is the daemon's from the message that names it to its FREE, whatever becomes of the step (OLD). So a step
+ * that is abandoned gives back at once only slots of which nobody was told. */
 #include "device/worker/link.h"
 
 #include <assert.h>

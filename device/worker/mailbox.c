@@ -132,7 +132,7 @@ static bool has_any(const struct mailbox *box)
     return box->in.n > 0 || box->freed.n > 0;
 }
 
-/* Takes the oldest message; there must be one. */
+/* Takes the oldest message; there must be one. A slot is freed in its turn: once all that came before was taken. */
 static struct mail take(struct mailbox *box)
 {
     const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries, at = box->freed.first;
