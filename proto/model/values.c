@@ -192,24 +192,7 @@ static const struct model_program *finish_of(const struct model_layer *layer)
     return layer->program ? layer->program->finish : NULL;
 }
 
-/* ---- places ---- */
-
-/* The places of a shape that are taken. */
-struct places {
-    bool taken[MODEL_SHAPES][MODEL_PLACES];
-};
-
-static uint32_t take(struct places *places, uint32_t shape, uint32_t *n)
-{
-    uint32_t place = 0;
-
-    while (place < MODEL_PLACES && places->taken[shape][place])
-        place++;
-    assert(place < MODEL_PLACES);
-    places->taken[shape][place] = true;
-    *n = *n <= place ? place + 1 : *n;
-    return place;
-}
+/* ---- which values stay ---- */
 
 /* program: NULL of the head, which reads all. */
 static bool is_read_backward(const struct model_program *program, uint32_t input)
@@ -241,11 +224,80 @@ static void find_stashed(struct model *m)
     }
 }
 
+/* ---- values that can be derived again ---- */
+
+/* The index of the chain that a light layer's result joins: of what it reads, or a new one. MODEL_CHAINS: none. */
+static uint32_t find_chain(const struct model *m, uint32_t l)
+{
+    const struct model_edges *edges = &m->layers[l].edges;
+    const struct model_values *values = &m->values;
+    const uint32_t shape = values->of[edges->writes[0]].shape;
+    uint32_t chain = values->n_chains;
+
+    for (uint32_t i = 0; i < edges->n_reads; i++) {
+        const struct model_value *x = &values->of[edges->reads[i]];
+        if (!x->stashed)
+            return MODEL_CHAINS;
+        if (x->chain > 0)
+            chain = x->chain - 1;
+    }
+    if (chain < values->n_chains)
+        return chain == values->n_chains - 1 && values->chains[chain].shape == shape ? chain : MODEL_CHAINS;
+    return chain == 0 || values->chains[chain - 1].topmost < l ? chain : MODEL_CHAINS;
+}
+
+static bool is_derivable(const struct model *m, const struct model_layer *layer)
+{
+    if (!layer->program || layer->edges.n_writes != 1 || !program_is_light(&layer->program->program))
+        return false;
+    const struct model_value *y = &m->values.of[layer->edges.writes[0]];
+    const struct model_shape *shape = &m->values.shapes[y->shape];
+    return y->stashed && !model_is_small(shape) && !shape->wide && !layer->program->finish;
+}
+
+static void find_chains(struct model *m)
+{
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        const uint32_t c = is_derivable(m, &m->layers[l]) ? find_chain(m, l) : MODEL_CHAINS;
+        if (c == MODEL_CHAINS)
+            continue;
+        struct model_value *y = &m->values.of[m->layers[l].edges.writes[0]];
+        struct model_chain *chain = &m->values.chains[c];
+        if (c == m->values.n_chains)
+            *chain = (struct model_chain){.shape = y->shape, .lowest = l};
+        m->values.n_chains = c + 1;
+        y->chain = c + 1;
+        y->stored_place = chain->n++;
+        chain->topmost = chain->topmost < y->top ? y->top : chain->topmost;
+    }
+}
+
+/* ---- places ---- */
+
+/* The places of a shape that are taken. */
+struct places {
+    bool taken[MODEL_SHAPES][MODEL_PLACES];
+};
+
+static uint32_t take(struct places *places, uint32_t shape, uint32_t *n)
+{
+    uint32_t place = 0;
+
+    while (place < MODEL_PLACES && places->taken[shape][place])
+        place++;
+    assert(place < MODEL_PLACES);
+    places->taken[shape][place] = true;
+    *n = *n <= place ? place + 1 : *n;
+    return place;
+}
+
 /* Small ones are never taken over: each has its place for good. */
 static void place_value(struct model *m, struct places *training, struct places *forward, struct model_value *v)
 {
     struct model_shape *shape = &m->values.shapes[v->shape];
 
+    if (v->stashed && v->chain == 0)
+        v->stored_place = shape->n_stored++;
     if (v->stashed)
         v->place = shape->n_stashed++;
     else
@@ -507,6 +559,7 @@ int model_bind_values(struct model *m)
         return -ENOMEM;
     bind_layers(m);
     find_stashed(m);
+    find_chains(m);
     place_values(m);
     place_gradients(m);
     find_passages(m);

@@ -10,6 +10,11 @@
  * bottom up and for gradients from the top down: a value takes the first place of its shape that is free. A gradient
  * takes the place of the one above where the layer's program passes it on (program_passes_gradient).
  *
+ * A stashed value is *derivable* if the layer that writes it is light (program_is_light) and reads nothing but stashed values.
+ * Of a residual net, whose layers end with convolutions, these are the blocks' outputs and the stem's: relu(bn(z) + x), of
+ * which z is stashed anyway, and x the block's input. They form chains: a value joins the chain of the one of which it is
+ * derived, so a chain is a stage. No layer belongs to two.
+ *
  * Rows of values of a microbatch are known by the layer that reads and writes them: what it moves is a passage. */
 #ifndef PROTO_MODEL_VALUES_H
 #define PROTO_MODEL_VALUES_H
@@ -26,6 +31,7 @@ enum {
     MODEL_PLACES = 32,    /* of a shape, at a time, at most */
     MODEL_PASSAGES = 128, /* of a model, at most */
     MODEL_OPERANDS = 4 * PROGRAM_BOUNDARIES,
+    MODEL_CHAINS = 8, /* of derivable values; those of further ones are not derivable */
 };
 
 /* How large values are. */
@@ -38,6 +44,7 @@ struct model_shape {
     bool trained; /* a gradient of this shape is wanted */
     /* Numbers of places: */
     uint32_t n_stashed, n_passing; /* training: for values that backward reads, and for others */
+    uint32_t n_stored;             /* of the stashed ones, those that are not derivable */
     uint32_t n_forward;            /* outside training, for all but small values */
     uint32_t n_gradients;
     uint32_t lowest, topmost; /* of gradients: the lowest layer that writes such a value, the topmost that reads one */
@@ -57,8 +64,17 @@ struct model_value {
     bool stashed;
     bool trained;   /* its gradient is wanted; false only of a value by part that is made of frozen tensors alone */
     uint32_t place; /* training, or small: index among the stashed places of its shape, or among the passing ones */
+    uint32_t chain; /* if it is derivable, 1 + the index of its chain; else 0 */
+    uint32_t stored_place; /* if stashed: index in its chain, or among the values of its shape that are not derivable */
     uint32_t forward_place;
     uint32_t gradient_shape, gradient_place;
+};
+
+/* Derivable values of one shape, each of which is derived of the one before and of values that are not derivable. */
+struct model_chain {
+    uint32_t shape, n;
+    uint32_t lowest,
+        topmost; /* the layer that writes the lowest, the topmost layer that reads one: above the chain before */
 };
 
 /* What a program reads and writes. */
@@ -98,6 +114,8 @@ struct model_values {
     uint32_t n, n_shapes, n_passages;
     struct model_shape shapes[MODEL_SHAPES];
     struct model_passage *passages; /* (n_passages) */
+    struct model_chain chains[MODEL_CHAINS];
+    uint32_t n_chains;
 };
 
 /* Called once the layers are there: makes the values, binds the layers to them. -ENOMEM. A name that nobody wrote,

@@ -280,6 +280,21 @@ bool program_is_cheap(const struct program *p, int value)
     return operation >= 0 && p->operations[operation].kind->cheap && !(p->held >> value & 1);
 }
 
+static bool is_light(const struct program_operation *op)
+{
+    if (op->kind == &operation_add)
+        return op->add.p == 0 && op->add.survival == 0;
+    return op->kind == &operation_batch_norm || op->kind == &operation_activation || op->kind == &operation_max_pool;
+}
+
+bool program_is_light(const struct program *p)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (!is_light(op))
+            return false;
+    return p->n_operations > 0;
+}
+
 uint64_t program_keepable(const struct program *p)
 {
     uint64_t keepable = program_read_backward(p);

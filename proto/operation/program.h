@@ -235,6 +235,10 @@ void program_compress(struct program *p, unsigned bits);
 /* True of what backward makes again rather than have it kept. */
 bool program_is_cheap(const struct program *p, int value);
 
+/* True if the program is batch norms, additions, activations and max pools alone, none of which is random: what it writes can be
+ * made again, the same to the bit, in the time that reading its inputs takes. */
+bool program_is_light(const struct program *p);
+
 /* True if backward reads a value as another, of fewer bits. */
 bool program_is_rounded(const struct program *p, int value);
 bool program_is_compressed(const struct program *p); /* of any */

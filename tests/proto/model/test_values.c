@@ -202,6 +202,50 @@ TEST(an_entangled_block_has_the_places_that_are_counted_by_hand)
     model_free(&m);
 }
 
+static void open_image_net(struct model *m, const char *text)
+{
+    struct model_config config;
+    struct error err = {""};
+
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(m, &config, NULL), 0);
+}
+
+/* Layers: the first convolution, its norm; of each block two, or three, to a convolution's result, and the sum.
+ * ResNet-18's first stage has no shortcut, so the sum there begins with what the norm above the first convolution gave. */
+static const struct {
+    const char *text;
+    struct {
+        uint32_t n, lowest, topmost;
+    } chains[MODEL_CHAINS];
+} residual[] = {
+    {"{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], \"stem\": "
+     "\"cifar\"}",
+     {{3, 1, 8}, {2, 10, 14}, {2, 16, 20}, {1, 22, 25}}},
+    {"{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"bottleneck\", \"depths\": [3, 4, 6, 3]}",
+     {{1, 1, 2}, {3, 5, 14}, {4, 17, 30}, {6, 33, 54}, {2, 57, 65}}},
+    {"{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], "
+     "\"ghost_batch_size\": 4}",
+     {{0}}},
+    {"{\"model_type\": \"wide_resnet\", \"depth\": 16, \"widen_factor\": 1}", {{0}}},
+};
+
+TEST_EACH(each_stage_of_a_residual_net_has_a_chain, COUNT(residual))
+{
+    uint32_t n = 0;
+    struct model m;
+
+    open_image_net(&m, residual[_i].text);
+    for (; residual[_i].chains[n].n > 0; n++) {
+        const struct model_chain *chain = &m.values.chains[n];
+        ck_assert_uint_eq(chain->n, residual[_i].chains[n].n);
+        ck_assert_uint_eq(chain->lowest, residual[_i].chains[n].lowest);
+        ck_assert_uint_eq(chain->topmost, residual[_i].chains[n].topmost);
+    }
+    ck_assert_uint_eq(m.values.n_chains, n);
+    model_free(&m);
+}
+
 static const char *const images[] = {
     "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1}",
     ("{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"bottleneck\", \"depths\": [1, 2, 1, 1], "
@@ -211,13 +255,10 @@ static const char *const images[] = {
 /* They would be a quarter of all products. */
 TEST_EACH(no_convolution_before_a_batch_norm_is_computed_again, COUNT(images))
 {
-    struct model_config config;
-    struct error err = {""};
     struct model m;
     size_t n = 0;
 
-    ck_assert_msg(model_config_parse(&config, images[_i], strlen(images[_i]), &err) == 0, "%s", err.text);
-    ck_assert_int_eq(model_init(&m, &config, NULL), 0);
+    open_image_net(&m, images[_i]);
     for (const struct model_program *p = m.programs; p < m.programs + m.n_programs; p++)
         for (uint32_t k = 0; k < p->n_keepings; k++)
             for (int i = 0; i < p->backward[k].n_steps; i++) {
