@@ -38,8 +38,10 @@ struct eps_choice {
     uint32_t group_parts; /* parts of a share that pass the model together, one row group after another; 0: all */
     bool host_stash;      /* activation checkpoints are in host memory; else on the device */
     /* Activation checkpoints are of n_stored of the n_inputs layers above the embedding: their inputs stay from forward to
-     * backward. The others' are computed again, a segment of layers at a time. */
+     * backward. The others' are computed again, a segment of layers at a time; or, if `derives`, a residual net's elementwise, of
+     * what its convolutions gave. */
     uint32_t n_inputs, n_stored;
+    bool derives;
     struct eps_blocks blocks[EPS_BLOCKS];
     uint32_t n_blocks;         /* of this array */
     uint32_t n_weight_buffers; /* units of weights on the device at a time */
@@ -99,7 +101,8 @@ struct eps_plan {
     uint32_t n_blocks;
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
-    uint32_t n_inputs, n_stored; /* as in eps_choice */
+    uint32_t n_inputs, n_stored; /* as in eps_choice, */
+    bool derives;                /* and so is this */
     bool sparse_singly; /* sparse weights are put into their places one matrix at a time, each time that it is read */
     bool replays; /* a second buffer of relayed weights, if the host has room, to redo the parts of a lost worker */
     const char *replay;                           /* "replay on", or that it is off and why; a constant string */

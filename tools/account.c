@@ -223,7 +223,8 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
         fprintf(out, "row groups of %u part%s, ", choice->group_parts, choice->group_parts > 1 ? "s" : "");
     fprintf(out, "activation checkpoints ");
     if (choice->n_stored < choice->n_inputs)
-        fprintf(out, "of %u of %u layers ", choice->n_stored, choice->n_inputs);
+        fprintf(out, "of %u of %u layers%s ", choice->n_stored, choice->n_inputs,
+                choice->derives ? ", the others derived again," : "");
     fprintf(out, "on the %s, ", choice->host_stash ? "host" : "device");
     print_blocks(out, choice);
     fprintf(out, ", %u weight buffer%s, %u unit%s resident%s%s, %s\n", choice->n_weight_buffers,

@@ -156,8 +156,8 @@ static void print_choice(const struct eps_plan *plan)
             plan->n_groups, plan->group_parts, plan->group_parts > 1 ? "s" : "");
     printf("            activation checkpoints ");
     if (plan->n_stored < plan->n_inputs)
-        printf("of %u of %u layers; with those that are computed again, a segment at a time", plan->n_stored,
-               plan->n_inputs);
+        printf("of %u of %u layers; with those that are computed again, %s at a time", plan->n_stored, plan->n_inputs,
+               plan->derives ? "elementwise, those of a stage" : "a segment");
     else
         printf("(the blocks' inputs)");
     printf(", %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
@@ -275,9 +275,9 @@ static json_t *blocks_to_json(const struct eps_plan *plan)
 
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    json_t *object = json_pack("{s:i, s:s, s:i, s:i}", "microbatch", (int)plan->microbatch, "stash",
+    json_t *object = json_pack("{s:i, s:s, s:i, s:i, s:b}", "microbatch", (int)plan->microbatch, "stash",
                                plan->host_stash ? "host" : "device", "inputs", (int)plan->n_inputs, "stored_inputs",
-                               (int)plan->n_stored);
+                               (int)plan->n_stored, "derives_inputs", plan->derives);
 
     json_object_update_new(object, plan->n_blocks == 1 ? kept_to_json(plan->blocks) : blocks_to_json(plan));
     json_object_update_new(object,

@@ -320,6 +320,7 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
     out->host_stash = plan->choice.host_stash;
     out->n_inputs = q->model.n_layers - 1, out->n_stored = plan_count_stored(&plan->choice, &q->model);
+    out->derives = plan->choice.derives;
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
     out->sparse_singly = plan->choice.sparse_singly;
     out->head_tile = plan->head_tile;

@@ -34,6 +34,7 @@ static int describe_layers(struct eps_choice *out, const struct model_config *co
     out->n_blocks = client_model_blocks(out->blocks, &model, choice);
     out->n_inputs = model.n_layers - 1;
     out->n_stored = plan_count_stored(choice, &model);
+    out->derives = choice->derives;
     model_free(&model);
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "proto/plan/cuts.h"
 #include "proto/plan/refusal.h"
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/time/cost.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
@@ -105,12 +106,17 @@ static int64_t time_of(const struct search *s, const struct plan *plan)
     return (int64_t)floor(log(fmin(fmax(ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
-/* Of equal times the one with fewer bytes; but no layers are cut for bytes that are there. */
+/* True if layers' inputs are computed again. */
+static bool recomputes(const struct plan *plan)
+{
+    return plan->choice.n_cuts > 0 || plan->choice.derives;
+}
+
+/* Of equal times the one with fewer bytes; but nothing is computed again for bytes that are there. */
 static void offer(struct search *s, const struct plan *plan)
 {
     const int64_t time = time_of(s, plan);
-    const bool is_less =
-        plan_total(plan) < plan_total(&s->best) && (plan->choice.n_cuts == 0 || s->best.choice.n_cuts > 0);
+    const bool is_less = plan_total(plan) < plan_total(&s->best) && (!recomputes(plan) || recomputes(&s->best));
 
     if (s->found && (time > s->best_time || (time == s->best_time && !is_less)))
         return;
@@ -329,14 +335,19 @@ static void cut_host_stash(struct search *s, struct plan_choice *choice)
         cut_to_fewest(&plan, s, choice);
 }
 
-/* Calls visit for each candidate with this many rows, and parts in a row group. */
-static void look_through_groups(struct search *s, uint32_t rows, uint32_t group, const struct plan_wish *wish,
+/* Calls visit for each candidate with this many rows, and parts in a row group, that derives or does not. */
+static void look_through_groups(struct search *s, uint32_t rows, uint32_t group, bool derives,
+                                const struct plan_wish *wish,
                                 void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     for (unsigned i = 0; i < (s->model->n_sparse > 0 ? 8 : 4); i++) {
-        struct plan_choice choice = {
-            .microbatch = rows, .group_parts = group, .host_stash = i & 1, .whole_head = i & 2, .sparse_singly = i & 4};
-        if (choice.host_stash && wish->no_host_stash)
+        struct plan_choice choice = {.microbatch = rows,
+                                     .group_parts = group,
+                                     .derives = derives,
+                                     .host_stash = i & 1,
+                                     .whole_head = i & 2,
+                                     .sparse_singly = i & 4};
+        if ((choice.host_stash && wish->no_host_stash) || (derives && !plan_may_derive(s->model, s->setting, &choice)))
             continue;
         if (choice.host_stash && wish->least_host_stash)
             cut_host_stash(s, &choice);
@@ -354,12 +365,14 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
     const bool groups = plan_may_group(set) && !s->pulls_once;
     const uint32_t parts = groups ? set->share_rows / set->part_rows : 1;
 
-    look_through_groups(s, rows, 0, wish, visit);
-    for (uint32_t n = 2, last = parts; n <= parts; n++) {
-        const uint32_t size = (parts + n - 1) / n;
-        if (size < last)
-            look_through_groups(s, rows, size, wish, visit);
-        last = size;
+    for (unsigned derives = 0; derives < 2; derives++) {
+        look_through_groups(s, rows, 0, derives, wish, visit);
+        for (uint32_t n = 2, last = parts; n <= parts; n++) {
+            const uint32_t size = (parts + n - 1) / n;
+            if (size < last)
+                look_through_groups(s, rows, size, derives, wish, visit);
+            last = size;
+        }
     }
 }
 
@@ -404,7 +417,8 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
     struct plan plan;
 
     plan_lay_out(&plan, s->model, s->setting, choice);
-    if (choice->host_stash || plan_total(&plan) <= s->budget || is_slow(s, choice) || !find_cuts(s, &plan))
+    if (choice->host_stash || choice->derives || plan_total(&plan) <= s->budget || is_slow(s, choice) ||
+        !find_cuts(s, &plan))
         return;
     cut_to_fewest(&plan, s, &cut);
     if (plan_total(&plan) > s->budget)
@@ -444,7 +458,7 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
 
     offer_least(s, choice);
     plan_lay_out(&plan, s->model, s->setting, choice);
-    if (choice->host_stash || !find_cuts(s, &plan))
+    if (choice->host_stash || choice->derives || !find_cuts(s, &plan))
         return;
     cut_to_fewest(&plan, s, &cut);
     offer_least(s, &cut);

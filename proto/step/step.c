@@ -9,6 +9,7 @@
 #include "proto/step/layers.h"
 #include "proto/step/boundaries.h"
 #include "proto/step/pass.h"
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/units.h"
 
 #include <assert.h>
@@ -214,14 +215,15 @@ static uint32_t next_place(const struct device_pass *pass)
 }
 
 /* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
- * microbatches of the run, including this one. A dropped visit has no time for either. */
+ * microbatches of the run, including this one. A dropped visit has no time for either, nor have derived values. */
 static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum device_direction direction)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
     const uint32_t left = direction == DEVICE_AGAIN ? 2 : n - done + 1; /* 2: no slot is waited for */
     int rc = 0;
 
-    if (!device_pass_overlaps(pass) || is_dropped(pass, device_weights_visit(&pass->weights, pass->place)))
+    if (!device_pass_overlaps(pass) || direction == DEVICE_DERIVED ||
+        is_dropped(pass, device_weights_visit(&pass->weights, pass->place)))
         return 0;
     rc = device_weights_ahead(&pass->weights, next_place(pass), run * n + done, pass->n_runs * n);
     return rc || direction == DEVICE_FORWARD ? rc : device_offers_go_on(pass, left);
@@ -250,10 +252,9 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
 }
 
 /* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
-static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights,
-                     const struct layer_chunk *chunks, float *contribution)
+static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, enum device_direction direction,
+                     const struct device_weights_at *weights, const struct layer_chunk *chunks, float *contribution)
 {
-    const enum device_direction direction = device_weights_direction(&pass->weights, pass->place);
     const bool is_backward = direction == DEVICE_BACKWARD;
     struct layer_pass v = visit_of(pass, visit);
     const struct layer_ops *layer = v.skipped ? &layer_dropped : pass->worker->layers[v.layer->kind];
@@ -282,6 +283,22 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     return rc;
 }
 
+/* Copies the unit of a layer whose result will be derived again, in the device's type. */
+static void copy_unit(const struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
+{
+    const struct device_worker *w = pass->worker;
+    const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
+    const struct device_dropout_add copy = {.n_rows = 1,
+                                            .n_tokens = 1,
+                                            .n = w->model.units[w->model.visits[visit]].n,
+                                            .h = weights->relayed,
+                                            .y =
+                                                device_pass_address(pass, plan_chain_unit(&w->plan, &w->model, layer))};
+
+    if (pass->train && plan_is_copied(&w->plan, &w->model, layer))
+        w->ops->dropout_add(w->dev, &copy);
+}
+
 static int forward(struct device_pass *pass)
 {
     struct device_worker *w = pass->worker;
@@ -295,10 +312,11 @@ static int forward(struct device_pass *pass)
         if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
             continue;
         const uint64_t since = trace_begin(w->trace);
+        copy_unit(pass, visit, &weights);
         device_norms_next(pass, visit);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
-            rc = visit_run(pass, visit, run, &weights, in_one_pass(pass, visit) ? chunks_of(pass, run, &weights) : NULL,
-                           NULL);
+            rc = visit_run(pass, visit, run, DEVICE_FORWARD, &weights,
+                           in_one_pass(pass, visit) ? chunks_of(pass, run, &weights) : NULL, NULL);
         device_norms_leave(pass, visit);
         record_forward(pass, since, visit, "forward");
     }
@@ -311,7 +329,8 @@ static int forward(struct device_pass *pass)
 static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const struct device_weights_at *weights)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
-    const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, pass->offers.n_made));
+    const int rc = visit_run(pass, visit, run, DEVICE_BACKWARD, weights, NULL,
+                             begin_contribution(pass, visit, pass->offers.n_made));
 
     device_pass_record(pass, since, "backward", visit,
                        (struct trace_arg[]){{"visit", visit},
@@ -322,21 +341,42 @@ static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, 
     return rc;
 }
 
-/* Fills in inner values of a segment (proto/plan/memory/segments.h) once more. What finishes the layer was done before. */
-static int compute_again(struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
+/* Fills in what a layer wrote in forward once more. What finishes the layer was done then. */
+static int compute_again(struct device_pass *pass, uint32_t visit, enum device_direction direction,
+                         const struct device_weights_at *weights)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
     int rc = 0;
 
     for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
-        rc = visit_run(pass, visit, run, weights, NULL, NULL);
+        rc = visit_run(pass, visit, run, direction, weights, NULL, NULL);
     record_forward(pass, since, visit, "forward again");
+    return rc;
+}
+
+/* Before the backward of the topmost layer that reads values of a chain: all of these, upwards, as each is derived of the one
+ * before. */
+static int derive_chain(struct device_pass *pass, uint32_t visit)
+{
+    const struct device_worker *w = pass->worker;
+    const struct model *model = &w->model;
+    int rc = 0;
+
+    for (uint32_t c = 0; w->plan.choice.derives && c < model->values.n_chains; c++) {
+        const struct model_chain *chain = &model->values.chains[c];
+        for (uint32_t i = 0; rc == 0 && chain->topmost == model->visit_layers[visit] && i < chain->n; i++) {
+            const struct model_layer *layer = plan_chain_layer(model, chain, i);
+            const struct device_weights_at unit = {
+                .relayed = device_pass_address(pass, plan_chain_unit(&w->plan, model, layer))};
+            rc = compute_again(pass, layer->first_visit, DEVICE_DERIVED, &unit);
+        }
+    }
     return rc;
 }
 
 static int backward_runs(struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
 {
-    int rc = 0;
+    int rc = derive_chain(pass, visit);
 
     for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
         if (!in_one_pass(pass, visit))
@@ -353,13 +393,14 @@ static int backward(struct device_pass *pass)
 
     for (uint32_t place = pass->worker->model.n_visits; rc == 0 && place < pass->weights.end; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
-        const bool again = device_weights_direction(&pass->weights, place) == DEVICE_AGAIN;
+        const enum device_direction direction = device_weights_direction(&pass->weights, place);
         struct device_weights_at weights;
         pass->place = place;
         rc = device_weights_next(&pass->weights, place, &weights);
         device_norms_next(pass, place);
         if (rc == 0)
-            rc = (again ? compute_again : backward_runs)(pass, visit, &weights);
+            rc = direction == DEVICE_AGAIN ? compute_again(pass, visit, direction, &weights)
+                                           : backward_runs(pass, visit, &weights);
         device_norms_leave(pass, place);
     }
     return rc ? rc : device_offers_finish(pass);

@@ -59,7 +59,12 @@ int device_weights_load(struct device_weights *weights);
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
 
 /* What the visit there does. */
-enum device_direction { DEVICE_FORWARD, DEVICE_AGAIN, DEVICE_BACKWARD };
+enum device_direction {
+    DEVICE_FORWARD,
+    DEVICE_AGAIN,   /* inner values of a segment, once more (proto/plan/memory/segments.h) */
+    DEVICE_DERIVED, /* values of a chain, once more (proto/plan/memory/chains.h): at no place of its own */
+    DEVICE_BACKWARD
+};
 enum device_direction device_weights_direction(const struct device_weights *weights, uint32_t place);
 
 /* Sets `end`: backward ends with the visit `lowest`, a layer's first. */

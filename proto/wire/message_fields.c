@@ -102,6 +102,7 @@ void message_choice_fields(struct wire *w, struct plan_choice *choice)
     wire_u32(w, &choice->n_resident);
     wire_flag(w, &choice->whole_head);
     wire_flag(w, &choice->sparse_singly);
+    wire_flag(w, &choice->derives);
     wire_u32_in(w, &choice->n_cuts, 0, PLAN_MAX_CUTS);
     for (uint32_t i = 0; i < choice->n_cuts && i < PLAN_MAX_CUTS; i++)
         wire_u32(w, &choice->cuts[i]);

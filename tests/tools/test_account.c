@@ -86,6 +86,21 @@ TEST(a_plan_says_of_blocks_that_differ_what_each_of_them_keeps)
                     "1 weight buffer");
 }
 
+static void plan_that_derives(void)
+{
+    const struct eps_memory side = {.budget = mib, .planned = mib};
+    const struct eps_choice choice = {
+        .microbatch = 2, .n_inputs = 26, .n_stored = 15, .derives = true, .n_weight_buffers = 1, .replay = "replay on"};
+
+    account_plan(&choice, &side, &side);
+}
+
+TEST(a_plan_says_that_inputs_are_derived_again)
+{
+    listen_to(plan_that_derives);
+    ck_assert_holds(said, "activation checkpoints of 15 of 26 layers, the others derived again, on the device, ");
+}
+
 static struct account account = {.out = "/no/such/run",
                                  .last = 4,
                                  .n_steps = 4,

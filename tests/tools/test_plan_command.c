@@ -104,6 +104,7 @@ TEST(layers_with_activation_checkpoints_are_counted)
 
     ck_assert_uint_eq(bytes_at(all, "choice.inputs"), 14);
     ck_assert_uint_eq(bytes_at(all, "choice.stored_inputs"), 7);
+    ck_assert(json_is_false(json_object_get(json_object_get(all, "choice"), "derives_inputs")));
     json_decref(all);
     expect(
         command, 0,

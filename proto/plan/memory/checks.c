@@ -1,7 +1,7 @@
 /* What plans are refused for: settings that cannot be, and choices that do not fit them. */
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
-#include "proto/plan/memory/plan.h"
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 
@@ -221,6 +221,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
     if (plan_check_rows(model, s, c->microbatch, err))
         return -EINVAL;
+    if (c->derives && !plan_may_derive(model, s, c))
+        return error_set(err, -EINVAL,
+                         "layers' inputs are derived again of residual nets alone: in training, with the stash on the "
+                         "device, without segments of layers, of which none is left out or coded");
     if (c->n_resident > plan_count_uploaded(model))
         return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
                          plan_count_uploaded(model));

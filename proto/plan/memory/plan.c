@@ -1,5 +1,6 @@
 #include "proto/plan/memory/plan.h"
 
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
@@ -109,20 +110,22 @@ static void take_head_gradient(struct plan *plan, struct layout *l, const struct
     plan->gradient = take(l, LEDGER_GRADIENT, rounding + bytes / value_bytes(plan) * sizeof(float));
 }
 
-/* begin: of the places of values. */
-static void take_gradients(struct plan *plan, const struct model *model, struct layout *l, uint64_t begin)
+/* Chains, and gradients. begin: of the places of values. */
+static void take_turns(struct plan *plan, const struct model *model, struct layout *l, uint64_t begin)
 {
     const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
-    uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset, bytes;
+    uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset;
 
     take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
     const uint64_t before = *end;
-    *end = plan_place_gradients(plan, model, begin, before, &bytes);
+    struct plan_turns turns = {.begin = begin, .end = before};
+    plan_take_turns(plan, model, &turns);
+    *end = turns.end;
     if (plan->choice.host_stash)
         return;
-    bytes = bytes < *end - before ? bytes : *end - before; /* side by side, they may be more */
-    l->bytes[LEDGER_GRADIENT] += bytes;
-    l->bytes[LEDGER_OTHER] += *end - before - bytes;
+    l->bytes[LEDGER_STASH] += turns.chains; /* what aligns them included */
+    l->bytes[LEDGER_GRADIENT] += turns.gradients;
+    l->bytes[LEDGER_OTHER] += turns.end - before - turns.chains - turns.gradients;
 }
 
 /* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
@@ -157,7 +160,8 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         values->bytes = plan_align(plan_shape_bytes(plan, shape));
         values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
         if (plan->choice.n_cuts == 0)
-            values->stashed = take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_stashed : 0);
+            values->stashed =
+                take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? plan_count_stashed(plan, shape) : 0);
         values->passing =
             take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
     }
@@ -167,7 +171,7 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         l->bytes[LEDGER_STASH] += plan->choice.host_stash ? 0 : *end - at; /* what aligns them included */
     }
     if (is_training(plan))
-        take_gradients(plan, model, l, begin);
+        take_turns(plan, model, l, begin);
     take_tiles(plan, model, l);
 }
 
@@ -239,6 +243,15 @@ static void take_kept(struct plan *plan, const struct model *model, struct layou
     }
 }
 
+/* Copies of the units of layers whose results are derived again. */
+static void take_chain_units(struct plan *plan, const struct model *model, struct layout *l)
+{
+    plan->chain_units = l->offset;
+    for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++)
+        if (plan_is_copied(plan, model, layer))
+            take(l, LEDGER_WEIGHTS, plan_uploaded_bytes(model, model->visits[layer->first_visit], plan));
+}
+
 /* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
 static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top)
 {
@@ -289,6 +302,7 @@ static void lay_out(struct plan *plan, const struct model *model)
     if (is_training(plan)) {
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
+        take_chain_units(plan, model, &l);
     }
     take_small_values(plan, model, &l);
     plan->running = take(&l, LEDGER_STATISTICS, predicted * 3 * sizeof(float));

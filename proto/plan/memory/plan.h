@@ -10,6 +10,7 @@
  * layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads ids, and
  * the head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on the
  * device, or in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
+ * Of the stash, some may be made again before backward reads it: segments.h, chains.h.
  *
  * A device with memory of its own copies while it computes. With two or more weight buffers it has two sets of tiles
  * and at least two sums: one is sent to the host while the next is computed. With more sums it computes on while
@@ -210,6 +211,9 @@ struct plan_choice {
     /* Layers at which segments begin (proto/plan/memory/segments.h), ascending; none:
      * each layer's inputs are there from forward to backward. No bit depends on them. */
     uint32_t n_cuts, cuts[PLAN_MAX_CUTS];
+    bool
+        derives; /* derivable values are not stored: each chain of them is derived again (proto/plan/memory/chains.h). No bit
+                   * depends on it */
     struct plan_keeping keeping[MODEL_CLASSES]; /* (the model's n_classes) further ones keep nothing */
     uint32_t n_weight_buffers;                  /* 1..3 */
     uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
@@ -253,7 +257,9 @@ struct plan {
     struct plan_values values[MODEL_SHAPES]; /* by the model's shapes: plan_value(), plan_gradient() */
     /* With cuts: offset of what is stored of each segment, where that of the one below ends. */
     uint64_t stored[PLAN_MAX_CUTS + 2];
-    uint64_t gradient; /* gradient of the head's input (share tokens, width), in the memory of values */
+    uint64_t chains[MODEL_CHAINS]; /* if it derives: offset of each chain's values */
+    uint64_t chain_units;          /* likewise: what their layers' units are copied to, plan_chain_unit() */
+    uint64_t gradient;             /* gradient of the head's input (share tokens, width), in the memory of values */
     /* Tiles of a microbatch's inputs, outputs and gradients, for layers that do not work on what is stored
      * (plan_tiles). */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];

@@ -77,10 +77,24 @@ struct plan_visits plan_again_of(const struct plan_choice *choice, const struct 
     return (struct plan_visits){first, model->layers[plan_again_end(model, segment)].first_visit - first};
 }
 
+static bool reads_derivable(const struct model *model, const struct model_edges *edges)
+{
+    bool reads = false;
+
+    for (uint32_t i = 0; i < edges->n_reads; i++)
+        reads |= model->values.of[edges->reads[i]].chain > 0;
+    return reads;
+}
+
 uint32_t plan_count_stored(const struct plan_choice *choice, const struct model *model)
 {
     const uint32_t topmost = plan_segment_at(choice, model, choice->n_cuts).first;
+    uint32_t n = model->n_layers - 1;
 
+    for (uint32_t l = 1; choice->derives && l < model->n_layers; l++)
+        n -= reads_derivable(model, &model->layers[l].edges);
+    if (choice->derives)
+        return n;
     return choice->n_cuts > 0 ? choice->cuts[0] - 1 + choice->n_cuts - 1 + model->n_layers - topmost
                               : model->n_layers - 1;
 }

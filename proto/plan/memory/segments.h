@@ -45,7 +45,7 @@ struct plan_visits {
 struct plan_visits plan_again_of(const struct plan_choice *choice, const struct model *model, uint32_t s);
 
 /* The layers above the embedding whose inputs are there from forward on: each segment's lowest, and all of the topmost and of
- * the lowest segment. */
+ * the lowest segment; if the choice derives, those that read no derivable value. */
 uint32_t plan_count_stored(const struct plan_choice *choice, const struct model *model);
 
 /* For a choice with cuts, which is for training. Sets plan->stored, from `begin` on; returns where the values end. values[] must

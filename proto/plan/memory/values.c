@@ -2,6 +2,7 @@
  * as one range. */
 #include "proto/plan/memory/values.h"
 
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
@@ -29,6 +30,8 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
 
     if (plan->choice.n_cuts > 0)
         return plan_segments_end(plan, model, 0, model->n_layers - 1) - plan->stored[0];
+    if (plan->choice.derives)
+        return plan_most_derived(plan, model);
     for (const struct model_shape *s = model->values.shapes; s < model->values.shapes + model->values.n_shapes; s++)
         bytes += model_is_small(s) ? 0 : (is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
     return bytes;
@@ -43,6 +46,8 @@ uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t
         return values->passing + v->forward_place * values->bytes;
     if (plan->choice.n_cuts > 0 && v->stashed && !model_is_small(&model->values.shapes[v->shape]))
         return plan_segment_value(plan, model, value);
+    if (plan->choice.derives && v->stashed)
+        return (v->chain > 0 ? plan->chains[v->chain - 1] : values->stashed) + v->stored_place * values->bytes;
     return (v->stashed ? values->stashed : values->passing) + v->place * values->bytes;
 }
 
@@ -58,9 +63,9 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
     return values->gradients + v->gradient_place * values->bytes;
 }
 
-/* ---- places of gradients ---- */
+/* ---- places that are taken in turn ---- */
 
-/* Those of a shape, apart from the head's. */
+/* Gradients of a shape, apart from the head's. */
 static uint32_t count_gradients(const struct model *model, uint32_t shape)
 {
     const struct model_shape *s = &model->values.shapes[shape];
@@ -69,14 +74,29 @@ static uint32_t count_gradients(const struct model *model, uint32_t shape)
     return model_is_small(s) || s->n_gradients == 0 ? 0 : s->n_gradients - (shape == of_head);
 }
 
-static bool are_together(const struct model_shape *a, const struct model_shape *b)
+/* The layers, lowest .. topmost, in whose backward something is there. */
+struct life {
+    uint32_t lowest, topmost;
+};
+
+static bool are_together(struct life a, struct life b)
 {
-    return a->lowest <= b->topmost && b->lowest <= a->topmost;
+    return a.lowest <= b.topmost && b.lowest <= a.topmost;
 }
 
-/* What is in the way of a shape's gradients. */
+static struct life life_of_chain(const struct model_chain *chain)
+{
+    return (struct life){chain->lowest, chain->topmost};
+}
+
+static struct life life_of_gradients(const struct model_shape *shape)
+{
+    return (struct life){shape->lowest, shape->topmost};
+}
+
+/* What is in the way. */
 struct ranges {
-    uint64_t at[3 * MODEL_SHAPES + 2], end[3 * MODEL_SHAPES + 2];
+    uint64_t at[3 * MODEL_SHAPES + MODEL_CHAINS + 2], end[3 * MODEL_SHAPES + MODEL_CHAINS + 2];
     uint32_t n;
 };
 
@@ -86,26 +106,24 @@ static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
         ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
 }
 
-/* Stashed values that backward still reads when the topmost layer writes such a gradient, or in whose place a layer works
+/* Stashed values that backward still reads when this life begins, with its topmost layer, or in whose place a layer works
  * (model_passage): those that no higher layer writes. They are the first of each shape, as places ascend with layers. */
-static void add_stashed(struct ranges *ranges, const struct plan *plan, const struct model *model, uint32_t shape)
+static void add_stashed(struct ranges *ranges, const struct plan *plan, const struct model *model, struct life life)
 {
     const struct model_value *const of = model->values.of;
-    const struct model_shape *of_shape = &model->values.shapes[shape];
     uint32_t done[MODEL_SHAPES] = {0};
 
     if (plan->choice.n_cuts > 0)
-        add_range(ranges, plan->stored[0],
-                  plan_segments_end(plan, model, of_shape->lowest, of_shape->topmost) - plan->stored[0]);
-    for (uint32_t i = model->values.n; i-- > 0 && of[i].first > model->values.shapes[shape].topmost;)
-        done[of[i].shape] += of[i].stashed;
+        add_range(ranges, plan->stored[0], plan_segments_end(plan, model, life.lowest, life.topmost) - plan->stored[0]);
+    for (uint32_t i = model->values.n; i-- > 0 && of[i].first > life.topmost;)
+        done[of[i].shape] += of[i].stashed && !(plan->choice.derives && of[i].chain > 0);
     for (uint32_t i = 0; i < model->values.n_shapes; i++) {
         const struct model_shape *s = &model->values.shapes[i];
         const struct plan_values *values = &plan->values[i];
         if (model_is_small(s))
             continue;
         if (plan->choice.n_cuts == 0)
-            add_range(ranges, values->stashed, (s->n_stashed - done[i]) * values->bytes);
+            add_range(ranges, values->stashed, (plan_count_stashed(plan, s) - done[i]) * values->bytes);
         add_range(ranges, values->passing, s->n_passing * values->bytes);
     }
 }
@@ -141,31 +159,69 @@ static uint32_t find_next(const struct plan *plan, const struct model *model, ui
     return next;
 }
 
-uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t begin, uint64_t end,
-                              uint64_t *bytes)
+/* A chain's values are there in forward, too, when no higher layer has stashed anything yet. */
+static void add_chains(struct ranges *ranges, const struct plan *plan, const struct model *model, uint32_t n,
+                       struct life life)
+{
+    const struct model_chain *chains = model->values.chains;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (are_together(life, life_of_chain(&chains[i])))
+            add_range(ranges, plan->chains[i], plan_chain_bytes(plan, &chains[i]));
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* From `fixed` on nothing has a place of its own. */
+static uint64_t place_chains(struct plan *plan, const struct model *model, uint64_t begin, uint64_t fixed)
+{
+    uint64_t end = fixed;
+
+    for (uint32_t i = 0; plan->choice.derives && i < model->values.n_chains; i++) {
+        const struct model_chain *chain = &model->values.chains[i];
+        const uint64_t bytes = plan_chain_bytes(plan, chain);
+        struct ranges ranges = {.n = 0};
+        add_stashed(&ranges, plan, model, life_of_chain(chain));
+        add_chains(&ranges, plan, model, i, life_of_chain(chain));
+        add_range(&ranges, plan->gradient, fixed - plan->gradient);
+        plan->chains[i] = find_lowest(&ranges, begin, bytes);
+        end = later(end, plan->chains[i] + bytes);
+    }
+    return end;
+}
+
+void plan_take_turns(struct plan *plan, const struct model *model, struct plan_turns *turns)
 {
     const struct model_shape *shapes = model->values.shapes;
-    const uint64_t before = end;
+    const uint64_t fixed = turns->end, before = place_chains(plan, model, turns->begin, fixed);
+    const uint32_t n_chains = plan->choice.derives ? model->values.n_chains : 0;
     uint64_t at[MODEL_SHAPES], placed = 0; /* placed: a set of shapes */
     static_assert(MODEL_SHAPES <= 64, "a bit for each");
 
-    *bytes = 0;
+    turns->chains = before - fixed;
+    turns->gradients = 0;
+    turns->end = before;
     for (uint32_t i; (i = find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {
+        const struct life life = life_of_gradients(&shapes[i]);
         const uint64_t all = plan_gradients_bytes(plan, model, i);
         const uint32_t n = count_gradients(model, i);
         struct ranges ranges = {.n = 0};
-        add_stashed(&ranges, plan, model, i);
-        add_range(&ranges, plan->gradient, before - plan->gradient);
+        add_stashed(&ranges, plan, model, life);
+        add_chains(&ranges, plan, model, n_chains, life);
+        add_range(&ranges, plan->gradient, fixed - plan->gradient);
         for (uint32_t k = 0; k < model->values.n_shapes; k++)
-            if (placed >> k & 1 && are_together(&shapes[i], &shapes[k]))
+            if (placed >> k & 1 && are_together(life, life_of_gradients(&shapes[k])))
                 add_range(&ranges, at[k], plan_gradients_bytes(plan, model, k));
-        at[i] = find_lowest(&ranges, begin, all);
+        at[i] = find_lowest(&ranges, turns->begin, all);
         plan->values[i].gradients =
             at[i] - (shapes[i].n_gradients - n) * plan->values[i].bytes; /* the head's is first */
-        *bytes += at[i] >= before ? n * plan_shape_bytes(plan, &shapes[i]) : 0;
-        end = end > at[i] + all ? end : at[i] + all;
+        turns->gradients += at[i] >= before ? n * plan_shape_bytes(plan, &shapes[i]) : 0;
+        turns->end = later(turns->end, at[i] + all);
     }
-    return end;
+    turns->gradients = turns->gradients < turns->end - before ? turns->gradients : turns->end - before;
 }
 
 /* ---- tiles ---- */

@@ -8,8 +8,8 @@
 /* Bytes of a value of this shape for the whole share; in domain PART, for one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
-/* Bytes of all stashed values but small ones, without what aligns them. Of a choice with cuts, training: those that are there
- * at a time, at most, with what aligns them. */
+/* Bytes of all stashed values but small ones, without what aligns them; if some are derived, of those that are there at a time,
+ * at most. Of a choice with cuts, training: likewise, with what aligns them. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 
 /* Offset of a value, or of its gradient: in the host's stash if there is one and the shape is not small, else in the
@@ -20,12 +20,22 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
 /* Bytes of all places of a shape's gradients, as they are aligned, but for small ones and the head's. */
 uint64_t plan_gradients_bytes(const struct plan *plan, const struct model *model, uint32_t shape);
 
-/* Sets the places of gradients, but for small ones and the head's, which ends at `end`. Each shape's, the largest first, lie
- * as low as they can: where shapes' are that are never there at the same time; in places, from `begin` on, of stashed values
- * that backward is done with; or behind `end`. Returns where they end. *bytes: of those behind, side by side, without what
- * aligns them. All other places of values must be set. */
-uint64_t plan_place_gradients(struct plan *plan, const struct model *model, uint64_t begin, uint64_t end,
-                              uint64_t *bytes);
+/* Places that are taken in turn. Each chain's values, and then each shape's gradients, the largest first, but for small ones and
+ * the head's, lie as low as they can: where others are that are never there at the same time; in places, from `begin` on, of
+ * stashed values that backward is done with; or behind the others. plan->gradient, of the head, is the last of these. */
+struct plan_turns {
+    uint64_t begin, end;        /* of the places of values. Given, and set to the new end */
+    uint64_t chains, gradients; /* bytes that they add: those of gradients side by side, without what aligns them */
+};
+
+/* Sets plan->chains, and the gradients of plan->values. All other places of values must be set. */
+void plan_take_turns(struct plan *plan, const struct model *model, struct plan_turns *turns);
+
+/* Places of stashed values of a shape: those that are not derived, if the plan derives. */
+static inline uint32_t plan_count_stashed(const struct plan *plan, const struct model_shape *shape)
+{
+    return plan->choice.derives ? shape->n_stored : shape->n_stashed;
+}
 
 /* Elements of a shape in n_rows rows of n_tokens. */
 static inline uint64_t plan_shape_elements(const struct model_shape *shape, uint64_t n_rows, uint32_t n_tokens)

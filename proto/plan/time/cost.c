@@ -3,6 +3,7 @@
  * multiplication (advance_by). */
 #include "proto/plan/time/cost.h"
 
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
@@ -317,6 +318,17 @@ static double decode(struct costs *c, uint32_t visit, bool backward)
     return plan_work_decode(&c->work, visit) * c->slow;
 }
 
+/* Seconds to copy a unit of which values will be derived again. */
+static double copy_unit(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const double bytes = (double)c->model->units[c->model->visits[visit]].n * c->value;
+
+    if (backward || !plan_is_copied(c->plan, c->model, layer))
+        return 0;
+    return (moved(c, 2 * bytes) + c->profile->call_s) * c->slow;
+}
+
 /* What is known of the share's tokens comes for each visit (proto/model/norms.h). */
 static uint64_t norms_bytes(const struct costs *c, const struct model_unit *unit)
 {
@@ -329,7 +341,7 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
     const bool pulled = is_pulled(c, buffers, visit, backward);
     struct visit v = find_visit(c, visit, backward);
 
-    v.compute += (pulled ? pad(c, unit) : 0) + decode(c, visit, backward);
+    v.compute += (pulled ? pad(c, unit) : 0) + decode(c, visit, backward) + copy_unit(c, visit, backward);
     v.down_bytes = (pulled ? model_unit_bytes(&c->model->units[unit], c->plan->setting.goal.precision) : 0) +
                    gathered_bytes(c, visit, backward) + norms_bytes(c, &c->model->units[unit]);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
@@ -421,6 +433,33 @@ static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct co
     }
 }
 
+/* What derives the values of a chain again: nothing is pulled. */
+static void add_chain(struct plan_cost *out, struct pipeline *pipeline, struct costs *c,
+                      const struct model_chain *chain)
+{
+    for (uint32_t i = 0; i < chain->n; i++) {
+        const struct model_layer *layer = plan_chain_layer(c->model, chain, i);
+        const struct visit v = {.compute = find_visit(c, layer->first_visit, false).compute};
+        add_visits(out, pipeline, &v, 1, 1);
+    }
+}
+
+/* Of these visits. */
+static void add_backward(struct plan_cost *out, struct pipeline *pipeline, struct costs *c, struct buffers *buffers,
+                         struct plan_visits some)
+{
+    for (uint32_t i = c->plan->choice.derives ? c->model->values.n_chains : 0; i-- > 0;) {
+        const struct model_chain *chain = &c->model->values.chains[i];
+        const uint32_t above = c->model->layers[chain->topmost].first_visit + 1;
+        if (above <= some.first)
+            break;
+        add_some(out, pipeline, c, buffers, (struct plan_visits){above, some.first + some.n - above}, true);
+        add_chain(out, pipeline, c, chain);
+        some.n = above - some.first;
+    }
+    add_some(out, pipeline, c, buffers, some, true);
+}
+
 /* Forward; in training then segment after segment, the topmost first: what is computed again, and backward. */
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
 {
@@ -435,7 +474,7 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct cos
         const struct plan_visits again = plan_again_of(&c->plan->choice, model, s);
         const uint32_t first = again.first > lowest ? again.first : lowest;
         add_some(out, pipeline, c, &buffers, again, false);
-        add_some(out, pipeline, c, &buffers, (struct plan_visits){first, end - first}, true);
+        add_backward(out, pipeline, c, &buffers, (struct plan_visits){first, end - first});
         end = again.first;
     }
 }

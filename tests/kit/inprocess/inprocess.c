@@ -369,7 +369,8 @@ static int choose(struct plan_choice *out, const struct inprocess *ip, const str
     struct plan plan;
 
     *out = (struct plan_choice){.microbatch = o->microbatch ? o->microbatch : setting->part_rows,
-                                .n_weight_buffers = o->n_weight_buffers};
+                                .n_weight_buffers = o->n_weight_buffers,
+                                .derives = o->derives};
     if (o->saved_eighths > 0 && !divide(out, ip, setting))
         return error_set(err, -EINVAL, "no layers to divide into segments");
     if (!o->budget)

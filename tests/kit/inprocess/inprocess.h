@@ -24,6 +24,7 @@ struct inprocess_options {
     /* Without a budget: 1 to 8 eighths of the bytes that segments of layers (proto/plan/memory/segments.h) can save are saved.
      * 0: the inputs of all layers are there from forward to backward */
     uint32_t saved_eighths;
+    bool derives;                        /* without a budget: as in struct plan_choice */
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
     enum form base;                      /* of frozen weights */
     bool adamw, deterministic, evaluate_only;

@@ -122,6 +122,7 @@ TEST(impossible_options_and_choices_are_refused_by_name)
         {{0}, {.n_resident = 5}, "5 resident units: this model has 4"},
         {{.goal.purpose = PLAN_EVALUATE}, {.n_cuts = 1, .cuts = {1}}, "1 cuts between segments of layers"},
         {{0}, {.n_cuts = PLAN_MAX_CUTS + 1}, "65 cuts"},
+        {{0}, {.derives = true}, "derived again of residual nets alone"},
         {{0}, {.n_cuts = 1}, "begin at layer 0, as cut 1 of 1"},
         {{0}, {.n_cuts = 2, .cuts = {2, 2}}, "begin at layer 2, as cut 2 of 2"},
         {{0}, {.n_cuts = 1, .cuts = {100}}, "begin at layer 100"},

@@ -1,5 +1,6 @@
-/* Where gradients of boundary values lie: apart from what is there at the same time, and else over one another, and over
- * values that backward is done with. */
+/* Where gradients of boundary values lie, and values that are derived again: apart from what is there at the same time, and else
+ * over one another, and over values that backward is done with. */
+#include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 #include "tests/kit/device/setting.h"
@@ -8,16 +9,22 @@
 #include <string.h>
 
 /* Of two rows in one part. */
-static void lay_out(struct plan *plan, const struct model *model, uint32_t seq, bool host_stash)
+static void lay_out_as(struct plan *plan, const struct model *model, uint32_t seq, struct plan_choice choice)
 {
     const struct plan_setting setting = {.backend = &plan_cpu,
                                          .goal = {.purpose = PLAN_TRAIN, .seq = seq},
                                          .share_rows = 2,
                                          .part_rows = 2,
                                          .n_threads = 1};
-    const struct plan_choice choice = {.microbatch = 2, .host_stash = host_stash, .n_weight_buffers = 1};
 
+    choice.microbatch = 2, choice.n_weight_buffers = 1;
+    ck_assert_int_eq(plan_check_choice(model, &setting, &choice, NULL), 0);
     plan_lay_out(plan, model, &setting, &choice);
+}
+
+static void lay_out(struct plan *plan, const struct model *model, uint32_t seq, bool host_stash)
+{
+    lay_out_as(plan, model, seq, (struct plan_choice){.host_stash = host_stash});
 }
 
 static void open_net(struct model *model, const char *text)
@@ -147,5 +154,147 @@ TEST(a_gradient_lies_over_values_of_several_shapes)
     ck_assert_uint_eq(plan_value(&plan, &m, 31), plan_value(&plan, &m, 21) + 4 * 4 * KIB);
     ck_assert_uint_eq(plan_gradient(&plan, &m, 3), plan_value(&plan, &m, 11));
     ck_assert_uint_eq(plan_value(&plan, &m, 17), plan_value(&plan, &m, 11) + 2 * 8 * KIB);
+    model_free(&m);
+}
+
+/* ---- a step, value by value ---- */
+
+enum { MOST_THERE = 4096 };
+
+/* What the memory of values has: of value v 2 v, of its gradient 2 v + 1. */
+struct memory {
+    const struct plan *plan;
+    const struct model *model;
+    struct {
+        uint64_t at, end;
+        uint32_t what;
+    } there[MOST_THERE];
+    uint32_t n;
+};
+
+static void put(struct memory *memory, uint64_t at, uint64_t bytes, uint32_t what)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < memory->n; i++)
+        if (memory->there[i].end <= at || at + bytes <= memory->there[i].at)
+            memory->there[n++] = memory->there[i];
+    ck_assert_uint_lt(n, MOST_THERE);
+    memory->there[n].at = at, memory->there[n].end = at + bytes, memory->there[n].what = what;
+    memory->n = n + 1;
+}
+
+static bool has(const struct memory *memory, uint64_t at, uint32_t what)
+{
+    for (uint32_t i = 0; i < memory->n; i++)
+        if (memory->there[i].at == at && memory->there[i].what == what)
+            return true;
+    return false;
+}
+
+/* Reads an operand, or writes it. In the place of an output that is neither the layer works. */
+static void touch(struct memory *memory, const struct model_edges *edges, const struct model_operand *o, bool writes)
+{
+    const bool is_gradient = o->role == MODEL_OUTPUT_GRADIENT || o->role == MODEL_INPUT_GRADIENT;
+    const uint32_t v = model_value_of(edges, o), what = 2 * v + is_gradient;
+    const struct model_shape *shape = &memory->model->values.shapes[o->shape];
+
+    if (model_is_small(shape))
+        return;
+    const uint64_t at = (is_gradient ? plan_gradient : plan_value)(memory->plan, memory->model, v);
+    if (!writes && o->loads)
+        ck_assert_msg(has(memory, at, what), "%s of value %u is gone", is_gradient ? "the gradient" : "what was", v);
+    if (writes ? o->stores : !o->loads && !o->stores)
+        put(memory, at, plan_shape_bytes(memory->plan, shape), writes ? what : UINT32_MAX);
+}
+
+static void visit(struct memory *memory, const struct model_layer *layer, bool backward)
+{
+    const struct model_passage *passage = &memory->model->values.passages[layer->edges.passage];
+
+    for (int writes = 0; writes < 2; writes++)
+        for (uint32_t i = 0; i < passage->n[backward]; i++)
+            touch(memory, &layer->edges, &passage->operands[backward][i], writes);
+}
+
+static void check_step(const struct model *m, uint32_t seq, bool derives)
+{
+    static struct memory memory;
+    struct plan plan;
+
+    lay_out_as(&plan, m, seq, (struct plan_choice){.derives = derives});
+    memory = (struct memory){.plan = &plan, .model = m};
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        visit(&memory, &m->layers[l], false);
+    for (uint32_t l = m->n_layers; l-- > 0;) {
+        for (uint32_t c = 0; derives && c < m->values.n_chains; c++)
+            for (uint32_t i = 0; l == m->values.chains[c].topmost && i < m->values.chains[c].n; i++)
+                visit(&memory, plan_chain_layer(m, &m->values.chains[c], i), false);
+        visit(&memory, &m->layers[l], true);
+    }
+}
+
+#define RESNET(type, depths)                                                                                           \
+    "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"" type "\", \"depths\": " depths                       \
+    ", \"embedding_size\": 64, \"image_size\": 32, \"stem\": "
+#define RESNET_18 RESNET("basic", "[2, 2, 2, 2]") "\"cifar\"}"
+
+TEST(what_a_layer_reads_is_there_when_it_reads_it)
+{
+    static const char *const nets[] = {SHORT,
+                                       RESNET_18,
+                                       RESNET("basic", "[3, 4, 6, 3]") "\"imagenet\"}",
+                                       RESNET("bottleneck", "[3, 4, 6, 3]") "\"imagenet\"}",
+                                       RESNET("bottleneck", "[1, 5, 1, 2]") "\"cifar\"}",
+                                       WIDE "}",
+                                       WIDE GHOSTS};
+    struct model m;
+
+    for (int i = 0; i < COUNT(nets); i++) {
+        open_net(&m, nets[i]);
+        const uint32_t seq = m.config.n_positions;
+        check_step(&m, seq, false);
+        if (m.values.n_chains > 0)
+            check_step(&m, seq, true);
+        ck_assert_int_eq(m.values.n_chains > 0, i < 5);
+        model_free(&m);
+    }
+}
+
+/* By hand, of two images in fp32, in elements of one: convolutions give 65,536 in the stem, and in stage s 4 times 65,536 / 2^s,
+ * from the second on once more for the shortcut. With the one input that the last stage derives, of 8,192, that is the most.
+ * Stored are besides the classifier's input, of 512, and all inputs of blocks: 65,536 for the first stage's two blocks and the
+ * second stage, and two of each next size, but for the last result, which backward does not read. */
+TEST(of_resnet_18_what_is_not_derived_is_three_fifths)
+{
+    enum { Z = 65536 + 4 * (65536 + 32768 + 16384 + 8192) + 32768 + 16384 + 8192, TOP = 512, LAST_STAGE = 8192 };
+    enum { INPUTS = 3 * 65536 + 2 * 32768 + 2 * 16384 + 8192, EACH = 2 * 4 };
+    struct plan stored, derived;
+    struct model m;
+
+    open_net(&m, RESNET_18);
+    lay_out_as(&stored, &m, 1024, (struct plan_choice){0});
+    lay_out_as(&derived, &m, 1024, (struct plan_choice){.derives = true});
+    ck_assert_uint_eq(plan_stash_bytes(&stored, &m), EACH * (Z + TOP + INPUTS));
+    ck_assert_uint_eq(plan_stash_bytes(&derived, &m), EACH * (Z + LAST_STAGE));
+    ck_assert_uint_lt(plan_total(&derived), plan_total(&stored));
+    model_free(&m);
+}
+
+/* Two norms' scales, shifts, means and variances of 128 channels where there is a shortcut, else one's: as fp32, and in copies
+ * but for what stays on the device. From the top down these are the head, its bias, the last block's sum, and its convolutions. */
+TEST(scales_and_shifts_are_copied_of_units_that_do_not_stay)
+{
+    enum { NORM = 4 * 4, ALL = NORM * (3 * 64 + 3 * 128 + 3 * 256 + 2 * 512) };
+    struct plan copied, resident;
+    struct model m;
+
+    open_net(&m, RESNET_18);
+    lay_out_as(&copied, &m, 1024, (struct plan_choice){.derives = true});
+    lay_out_as(&resident, &m, 1024, (struct plan_choice){.derives = true, .n_resident = plan_count_uploaded(&m)});
+    const struct model_layer *top = plan_chain_layer(&m, &m.values.chains[3], 0);
+    const uint64_t end = plan_chain_unit(&copied, &m, top) + NORM * 2 * 512;
+    ck_assert_uint_eq(end - copied.chain_units, ALL);
+    ck_assert_uint_eq(plan_chain_unit(&resident, &m, top), plan_resident(&resident, &m, m.visits[top->first_visit]));
     model_free(&m);
 }

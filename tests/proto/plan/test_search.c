@@ -390,6 +390,39 @@ TEST_EACH(layers_are_in_segments_where_not_all_inputs_fit, 2)
     model_free(&model);
 }
 
+/* The same of a residual net, of all whose inputs those that can be are derived. */
+TEST(inputs_are_derived_again_where_not_all_fit)
+{
+    static const char text[] =
+        "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 2, 2, 2], "
+        "\"embedding_size\": 16, \"stem\": \"cifar\", \"image_size\": 32}";
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 1024);
+    const struct plan_wish wish = {.no_host_stash = true, .microbatch = 8};
+    struct plan least, plan, stored;
+    struct model_config config;
+    struct model model;
+    uint32_t n_derived = 0;
+    double before = 0;
+
+    ck_assert_int_eq(model_config_parse(&config, text, strlen(text), NULL), 0);
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    plan_smallest(&least, &model, &s, &wish);
+    for (uint64_t budget = plan_total(&least); budget < 4 * plan_total(&least); budget += budget / 20) {
+        ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, budget, NULL), 0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        struct plan_choice choice = plan.choice;
+        choice.derives = false;
+        plan_lay_out(&stored, &model, &s, &choice);
+        ck_assert(!plan.choice.derives || plan_total(&stored) > budget);
+        n_derived += plan.choice.derives;
+        ck_assert(before == 0 || ms_of(&plan, &model) <= before * THOUSANDTH);
+        before = ms_of(&plan, &model);
+    }
+    ck_assert_uint_gt(n_derived, 0);
+    ck_assert(!plan.choice.derives && plan.choice.n_cuts == 0);
+    model_free(&model);
+}
+
 /* In two thirds of what all layers' inputs take on a device beside the host: over a fast link they go to the host, which takes no
  * time. A slow one moves each input four times, and a block's weights, half as many bytes as its input, once more. */
 TEST(over_a_slow_link_layers_are_cut_before_the_host_has_their_inputs)

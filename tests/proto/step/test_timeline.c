@@ -296,6 +296,47 @@ static double bytes_of_part(const struct plan *plan, const struct model *model)
     return bytes;
 }
 
+/* The step itself derives, so the timeline's computing and pulling are what it does: what the sum of visits adds for it is that
+ * to rounding, in two workers' parts of three microbatches each, and nothing is pulled for it. */
+TEST(what_is_derived_again_takes_time_and_no_pull)
+{
+    static const char text[] =
+        "{\"model_type\": \"torchvision_resnet\", \"layer_type\": \"basic\", \"depths\": [2, 1, 2, 1], "
+        "\"embedding_size\": 8, \"image_size\": 16, \"stem\": \"cifar\"}";
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    const struct profile profile = drawn_profile(&state);
+    struct model_config config;
+    struct step_timeline line[2];
+    struct plan_cost cost[2];
+    struct model model;
+    struct plan plan;
+
+    ck_assert_int_eq(model_config_parse(&config, text, strlen(text), NULL), 0);
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    const struct plan_setting setting = {
+        .backend = &plan_cuda,
+        .goal = {.purpose = PLAN_TRAIN, .batch = N_PARTS * PART_ROWS, .seq = 256, .n_parts = N_PARTS},
+        .share_rows = N_PARTS * PART_ROWS,
+        .part_rows = PART_ROWS,
+        .n_threads = 1};
+    const struct plan_host_setting host = {.goal = setting.goal, .n_workers = 1};
+    for (int derives = 0; derives < 2; derives++) {
+        const struct plan_choice choice = {.microbatch = MICROBATCH, .n_weight_buffers = 2, .derives = derives};
+        plan_lay_out(&plan, &model, &setting, &choice);
+        plan_cost(&cost[derives], &plan, &model, &host, &profile, NULL);
+        ck_assert_int_eq(step_timeline(&line[derives],
+                                       &(struct step_timeline_setting){&plan, &model, &host, &profile, 2}),
+                         0);
+    }
+    const double added = (cost[1].compute_ms - cost[0].compute_ms) / 1e3;
+    ck_assert_double_gt(added, 0);
+    ck_assert_double_eq_tol(line[1].queues[PLAN_QUEUE_COMPUTE].busy - line[0].queues[PLAN_QUEUE_COMPUTE].busy, added,
+                            1e-6 * added);
+    ck_assert_uint_eq(cost[1].down_bytes, cost[0].down_bytes);
+    ck_assert_double_eq_tol(line[1].queues[PLAN_QUEUE_PULL].busy, line[0].queues[PLAN_QUEUE_PULL].busy, 1e-9);
+    model_free(&model);
+}
+
 /* Where host memory is so slow that all else is nothing beside it, a step takes the bytes of all workers' copies and of the
  * optimizer at its rate. Queues that share nothing tell how many there are of one worker, and of the optimizer. */
 TEST_EACH(workers_with_links_of_their_own_share_host_memory, MODELS)

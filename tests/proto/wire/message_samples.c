@@ -123,6 +123,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                       .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5,
+                                                      .derives = true,
                                                       .n_cuts = 2,
                                                       .cuts = {1, 0x0506}},
                                            .predicted_ms = 62.5,

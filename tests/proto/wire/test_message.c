@@ -112,7 +112,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 59 && hash == 0x25dc011672e8d23b, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 60 && hash == 0xdb772e516139e6cc, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -244,9 +244,10 @@ static const struct {
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},        /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"},       /* and of more than a MiB */
     {MESSAGE_JOB_OPENED, 434, 2, "a flag that is neither 0 nor 1"},    /* sparse weights decoded singly */
-    {MESSAGE_JOB_OPENED, 435, 65, "a count or an index out of range"}, /* cuts between segments */
-    {MESSAGE_JOB_OPENED, 454, 0xC0, "a number below zero"},            /* the predicted step's sign */
-    {MESSAGE_JOB_OPENED, 455, 4, "an enumeration out of range"},
+    {MESSAGE_JOB_OPENED, 435, 2, "a flag that is neither 0 nor 1"},    /* inputs derived again */
+    {MESSAGE_JOB_OPENED, 436, 65, "a count or an index out of range"}, /* cuts between segments */
+    {MESSAGE_JOB_OPENED, 455, 0xC0, "a number below zero"},            /* the predicted step's sign */
+    {MESSAGE_JOB_OPENED, 456, 4, "an enumeration out of range"},
     {MESSAGE_WEIGHTS, 12, 32, "weights that are not at a multiple of 64 bytes"},
     {MESSAGE_MAPPED, 26, 2, "a count or an index out of range"}, /* more units than in one */
     {MESSAGE_MAPPED, 29, 2, "an enumeration out of range"},      /* a buffer of a unit beyond them */

@@ -120,6 +120,44 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, COUNT(nets) + 1)
     fixture_close(&fixture);
 }
 
+/* The least memory, in steps of a 200th of the least of all, in which inputs are derived again. */
+static unsigned long long find_derived(const char *job, unsigned seq)
+{
+    bool derives = false;
+
+    expect(print("eps plan %s --seq %u --minimum", job, seq), 0);
+    const unsigned long long least = strtoull(command_out(), NULL, 10);
+    unsigned long long memory = least;
+    while (!derives) {
+        memory += least / 200;
+        ck_assert_uint_lt(memory, 2 * least);
+        json_t *plan = expect_json(print("eps plan %s --seq %u --device-mem %llu --json", job, seq, memory), 0);
+        derives = json_is_true(json_object_get(json_object_get(plan, "choice"), "derives_inputs"));
+        json_decref(plan);
+    }
+    return memory;
+}
+
+/* A residual net's worker is killed, and its run resumed, at a budget in which inputs are derived again, and at another. */
+TEST_EACH(a_run_that_derives_inputs_is_killed_and_goes_on, 2)
+{
+    struct fixture fixture;
+    char job[150];
+    const unsigned side = open_net(1 + _i, &fixture);
+
+    snprintf(job, sizeof job, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2", side, side);
+    const unsigned long long memory = find_derived(job, side * side);
+    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", job), 0);
+    expect(print("eps train %s " DATA "--steps 4 --out derived --device-mem %llu", job, memory), 0,
+           "layers, the others derived again, on the device", "at most (as planned)");
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", memory), 0, "the others derived again");
+    expect("eps train --resume derived/step-2 --out back --device-mem 1GiB", 0);
+    for (int i = 0; i < 3; i++)
+        outputs_check_same_latest("roomy", (const char *[]){"derived", "on", "back"}[i]);
+    runs_check_killed_command(print("eps train %s " DATA "--steps 40 --device-mem %llu", job, memory));
+    fixture_close(&fixture);
+}
+
 TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
 {
     static const char *const files[] = {"images.npy"};
