@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What PyTorch's autograd saves of a step of the nets of tools/bench/lean.sh, as its saved-tensor hooks see it: each storage
-once, parameters not counted. In fp32, with relus in place where nothing else reads what they overwrite; dynamic convolutions
+"""What PyTorch's autograd saves of a step of the nets of tools/bench/lean.sh and derived.sh, as its saved-tensor hooks see it:
+each storage once, parameters not counted. In fp32, with relus in place where nothing else reads what they overwrite; dynamic convolutions
 as sums of shifted copies (tests/oracle/make_dynamic_conv.py), without dropout, which would save more.
 
     peer_saved.py --net NAME --rows N     wrn-28-2 (images of 32 x 32), dynamic_conv, dynamic_conv-iwslt (pairs of 32 + 32
-                                          tokens) or gpt2-124m (rows of 512 tokens); prints parameters and bytes saved
+                                          tokens), gpt2-124m (rows of 512 tokens), or torchvision's resnet-18-32, with its
+                                          first convolution of 3 x 3 and no pool, resnet-18-224 and resnet-50-224; prints
+                                          parameters and bytes saved
 
 The plain forms of lean.sh are 16 bytes a parameter, or 12 by SGD with momentum, and these bytes of 2 and 4 rows, prolonged.
 Needs what tests/oracle/requirements.txt names.
@@ -16,6 +18,7 @@ import types
 
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import nn
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests" / "oracle"))
@@ -90,6 +93,12 @@ def net_of(name, rows):
     if name == "wrn-28-2":
         net = WideResNet()
         return net, lambda: F.cross_entropy(net(torch.randn(rows, 3, 32, 32)), torch.randint(10, (rows,)))
+    if name.startswith("resnet"):
+        kind, side = name.rsplit("-", 1)
+        net = getattr(torchvision.models, kind.replace("-", ""))(num_classes=10)
+        if side == "32":
+            net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+        return net, lambda: F.cross_entropy(net(torch.randn(rows, 3, int(side), int(side))), torch.randint(10, (rows,)))
     if name == "gpt2-124m":
         net, vocabulary, tokens = GPT2(768, 12, 12, 50257, 512), 50257, 512
         return net, lambda: F.cross_entropy(net(torch.randint(vocabulary, (rows, tokens))).flatten(0, 1),
@@ -103,7 +112,8 @@ def net_of(name, rows):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    p.add_argument("--net", choices=("wrn-28-2", "dynamic_conv", "dynamic_conv-iwslt", "gpt2-124m"), required=True)
+    p.add_argument("--net", choices=("wrn-28-2", "dynamic_conv", "dynamic_conv-iwslt", "gpt2-124m", "resnet-18-32",
+                                     "resnet-18-224", "resnet-50-224"), required=True)
     p.add_argument("--rows", type=int, required=True)
     o = p.parse_args()
     torch.manual_seed(1)
