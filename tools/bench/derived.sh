@@ -6,7 +6,7 @@
 #   derived   of the blocks' inputs, those of a stage at a time
 #
 # usage: tools/bench/derived.sh [options]      defaults in brackets
-#   --what bytes|time|all [all]
+#   --what bytes|time|all|planned [all]   planned: bytes of a worker alone, stored and derived, a line for each net
 #   --nets "NAME:SIDE ..." ["resnet-18:32 resnet-18:224 resnet-50:224"]   presets, and pixels of an image's side
 #   --batch N [32]        images of a step of 32 x 32 pixels; of larger ones a quarter
 #   --rounds N [10]       of times; --steps N [4] of a run, of which the first two do not count
@@ -20,8 +20,8 @@ cd "$(dirname "$0")/../.."
 what=all nets='resnet-18:32 resnet-18:224 resnet-50:224' batch=32 rounds=10 steps=4 python=python3 bin=build/bin
 take_options "what nets batch rounds steps python bin" "$@"
 need_programs "$bin"
-case $what in bytes | time | all) ;; *) misuse "--what $what is none of bytes, time, all" ;; esac
-[ "$what" = time ] || need_python "$python" torch torchvision
+case $what in bytes | time | all | planned) ;; *) misuse "--what $what is none of bytes, time, all, planned" ;; esac
+case $what in bytes | all) need_python "$python" torch torchvision ;; esac
 make_work
 
 # plan MEMORY: of the net, in JSON
@@ -32,13 +32,16 @@ saved() { "$python" tools/bench/peer_saved.py --net "$net-$side" --rows "$1" | s
 
 stored_bytes() { awk -v a="$(planned stash <"$1")" -v b="$(planned kept <"$1")" 'BEGIN { printf "%d", a + b }'; }
 
+worker_bytes() { sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p' "$1"; }
+
 # Sets $memory_stored and $memory_derived: what a step takes that keeps all signs and all weights, and stores, or derives. The
 # second is the most in which the planner derives.
 find_budgets() {
     local step
-    memory_stored=$(plan 1TiB | tee "$work/stored" | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
+    plan 1TiB >"$work/stored"
+    memory_stored=$(worker_bytes "$work/stored")
     step=$((memory_stored / 400)) memory_derived=$memory_stored
-    until plan "$memory_derived" | tee "$work/derived" | grep -q '"derives_inputs": true'; do
+    until plan "$memory_derived" >"$work/derived" && grep -q '"derives_inputs": true' "$work/derived"; do
         memory_derived=$((memory_derived - step))
         [ "$memory_derived" -gt $((memory_stored / 2)) ] || { echo "$net, $side: nothing is derived" >&2; exit 1; }
     done
@@ -51,7 +54,7 @@ print_bytes() {
     echo "$net, $rows images of $side x $side: PyTorch saves $all bytes"
     for form in stored derived; do
         awk -v form=$form -v n="$(stored_bytes "$work/$form")" -v s=$all -v signs="$(planned kept <"$work/$form")" -v t="$(
-            sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p' "$work/$form")" 'BEGIN {
+            worker_bytes "$work/$form")" 'BEGIN {
             printf "  %-8s %11d bytes, %d of them signs: %.1f %% less; a worker %d bytes\n", form, n, signs, 100 * (1 - n / s), t }'
     done
 }
@@ -85,6 +88,10 @@ for each in $nets; do
     net=${each%:*} side=${each#*:} rows=$batch
     [ "$side" -le 32 ] || rows=$(((batch + 3) / 4))
     find_budgets
-    [ "$what" = time ] || print_bytes
-    [ "$what" = bytes ] || print_times
+    case $what in
+    planned) echo "$memory_stored $(worker_bytes "$work/derived")" ;;
+    bytes) print_bytes ;;
+    time) print_times ;;
+    all) print_bytes; print_times ;;
+    esac
 done

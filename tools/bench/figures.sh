@@ -135,12 +135,15 @@ sentence README.md "*predicts* $(predicted fp32 16) and $(predicted fp32 64) for
 sentence tools/bench/README.md "is predicted at $(predicted fp32 16) and $(predicted fp32 64); in bf16, at $(predicted bf16 16) and $(predicted bf16 64)"
 
 of() { ratio wrn-28-2 "$1" 1; }
-sentence README.md "$(of ghosts4) x less; $(of ghosts4-cut) x"
-sentence README.md "$(of folded4) x less; $(of folded4-cut) x"
-sentence README.md "$(of together) x less; $(of cut) x; $(of ghosts) x and $(of all) x"
-sentence README.md "$(ratio wrn-28-2 whole 2) x less; $(ratio wrn-28-2 whole-cut 2) x"
-sentence README.md "$(ratio dynamic_conv-iwslt together 1) x less; without \`--sparse\` $(ratio dynamic_conv-iwslt dense 1) x"
-sentence README.md "$(ratio dynamic_conv-iwslt folded-sparse 1) x less; without \`--sparse\` $(ratio dynamic_conv-iwslt folded 1) x"
+sentence README.md "100 images, device and host | $(of ghosts4) x less"
+sentence README.md "with checkpoints of some layers: the same bits | $(of ghosts4-cut) x less"
+sentence README.md "with checkpoints; accuracy not measured | $(of folded4-cut) x less"
+sentence README.md "fp16, 16 parts; accuracy not measured | $(ratio dynamic_conv-iwslt together 1) x less"
+sentence README.md "without \`--sparse\` | $(ratio dynamic_conv-iwslt folded-sparse 1) x less; $(ratio dynamic_conv-iwslt folded 1) x"
+tools/bench/derived.sh --what planned --bin "$bin" >"$work/derived"
+while read -r stored derived; do
+    sentence proto/plan/README.md "$(grouped "$stored"); $(grouped "$derived") |"
+done <"$work/derived"
 
 # both COMMIT OPTIMIZER: bytes of both sides, of BERT-Large's shape in 8 row groups
 width=1024 layers=24 heads=16 seq=128
