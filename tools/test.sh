@@ -61,11 +61,11 @@ steady=() # this thread sanitizer fails with fully randomised addresses
 
 # build PRESET LOG: fails after telling what the compiler said, and counting it
 build() {
-    local -a code=()
+    local -a code=(-DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
 
     # machine code of all generations takes nvcc twice as long as that of one
     [ "$1" != release ] || [ -e build/CMakeCache.txt ] || command -v nvidia-smi >/dev/null ||
-        code=(-DEPS_CUDA_CODE=sm_90,compute_80) # programs from here begin slowly on other devices
+        code+=(-DEPS_CUDA_CODE=sm_90,compute_80) # programs from here begin slowly on other devices
     mkdir -p build
     if ! { cmake --preset "$1" "${code[@]}" && cmake --build --preset "$1"; } >"$2" 2>&1; then
         grep -E -A 3 'FAILED: |error: |CMake Error' "$2" | head -n 40

@@ -27,10 +27,13 @@ else()
   # all machine code.
   # None is compressed, so that tests can read it. Only an fmaf that is written is one: kernels compiled for whole packs
   # and for single values have the same bits, as where arrays begin may depend on the budget.
-  set(nvcc_options -std=c++17 -O3 -fmad=false -lineinfo -no-compress -Werror=all-warnings -Xptxas=-v
+  set(nvcc_options -std=c++17 -O3 -fmad=false -lineinfo -no-compress -Xptxas=-v
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
       -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])
 
+  if(CMAKE_COMPILE_WARNING_AS_ERROR)
+    list(APPEND nvcc_options -Werror=all-warnings)
+  endif()
   file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/kernels/*.cu)
   set(cuda_objects)
   set(cuda_reports)

@@ -37,7 +37,7 @@ if ! command -v clang >/dev/null; then
     exit 77
 fi
 mkdir -p $build/findings
-if ! { cmake --preset fuzz && cmake --build --preset fuzz; } >$build/build.log 2>&1; then
+if ! { cmake --preset fuzz -DCMAKE_COMPILE_WARNING_AS_ERROR=ON && cmake --build --preset fuzz; } >$build/build.log 2>&1; then
     grep -E -A 3 'FAILED: |error: |CMake Error' $build/build.log | head -n 40
     echo "run.sh: the targets were not built; see $build/build.log" >&2
     exit 1
