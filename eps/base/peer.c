@@ -57,12 +57,19 @@ struct peer *peer_find(struct peer *peers, uint32_t id)
     return peers;
 }
 
+const struct peer *peer_first_worker(const struct peer *peers)
+{
+    while (peers && (peers->role != ROLE_WORKER || peers->refused))
+        peers = peers->next;
+    return peers;
+}
+
 unsigned peer_count_workers(const struct peer *peers)
 {
     unsigned n = 0;
 
-    for (const struct peer *p = peers; p; p = p->next)
-        n += p->role == ROLE_WORKER && !p->refused;
+    for (const struct peer *p = peer_first_worker(peers); p; p = peer_first_worker(p->next))
+        n++;
     return n;
 }
 

@@ -63,6 +63,8 @@ struct peer {
 struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello);
 void peer_remove(struct peer **peers, struct peer *peer);
 struct peer *peer_find(struct peer *peers, uint32_t id); /* NULL: the peer has gone */
+/* Workers that are not refused: those that anybody is told of. */
+const struct peer *peer_first_worker(const struct peer *peers); /* of this rest of the list; NULL: there is none */
 unsigned peer_count_workers(const struct peer *peers);
 
 /* No worker has memory in a job. */

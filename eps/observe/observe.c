@@ -14,8 +14,9 @@ static uint32_t count_idle(const struct observer *observer)
 {
     uint32_t n = 0;
 
-    for (const struct peer *p = observer->peers->first; p && job_is_open(observer->job); p = p->next)
-        n += p->role == ROLE_WORKER && !p->refused && p->state == PEER_IDLE;
+    for (const struct peer *p = peer_first_worker(observer->peers->first); p && job_is_open(observer->job);
+         p = peer_first_worker(p->next))
+        n += p->state == PEER_IDLE;
     return n;
 }
 
@@ -26,8 +27,9 @@ static uint32_t count_foreign(const struct observer *observer, const struct peer
     struct error none;
     uint32_t n = 0;
 
-    for (const struct peer *p = observer->peers->first; p && client->role == ROLE_CLIENT; p = p->next)
-        n += p->role == ROLE_WORKER && !p->refused && rights_compute(observer->peers, p, uid, &none);
+    for (const struct peer *p = peer_first_worker(observer->peers->first); p && client->role == ROLE_CLIENT;
+         p = peer_first_worker(p->next))
+        n += rights_compute(observer->peers, p, uid, &none) != 0;
     return n;
 }
 
@@ -109,23 +111,20 @@ static struct pages find_pages(const struct observer *observer, uint32_t worker)
 static void send_memory(const struct observer *observer, struct peer *peer, bool pages)
 {
     const struct peers *peers = observer->peers;
-    struct message m = {.kind = MESSAGE_MEMORY_REPLY};
-    unsigned left = peer_count_workers(peers->first);
+    const struct peer *p = peer_first_worker(peers->first);
+    struct message m = {.kind = MESSAGE_MEMORY_REPLY, .memory_reply = {.last = !p}};
 
     snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "host");
     process_host_name(m.memory_reply.host, sizeof m.memory_reply.host);
     m.memory_reply.pid = (uint32_t)getpid();
-    m.memory_reply.last = left == 0;
     m.memory_reply.budget = job_host_cap(observer->job) < UINT64_MAX ? job_host_cap(observer->job) : 0;
     m.memory_reply.ledger = peers->ledger;
     memcpy(m.memory_reply.planned, observer->job->host.bytes, sizeof m.memory_reply.planned);
     if (pages)
         m.memory_reply.pages = find_pages(observer, 0);
     session_send(peer->session, &m);
-    for (const struct peer *p = peers->first; p; p = p->next) {
-        if (p->role != ROLE_WORKER)
-            continue;
-        m.memory_reply.last = --left == 0;
+    for (; p; p = peer_first_worker(p->next)) {
+        m.memory_reply.last = !peer_first_worker(p->next);
         m.memory_reply.worker = p->id;
         m.memory_reply.pid = (uint32_t)session_peer_pid(p->session);
         memcpy(m.memory_reply.host, p->host, sizeof p->host);
@@ -284,16 +283,13 @@ static void fill_worker(struct message *m, const struct job *job, const struct p
 
 void observe_workers(struct observer *observer, struct peer *peer)
 {
-    const struct peer *peers = observer->peers->first;
-    unsigned left = peer_count_workers(peers);
-    struct message m = {.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = left == 0}};
+    const struct peer *p = peer_first_worker(observer->peers->first);
+    struct message m = {.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = true}};
 
-    if (left == 0)
+    if (!p)
         session_send(peer->session, &m);
-    for (const struct peer *p = peers; p; p = p->next) {
-        if (p->role != ROLE_WORKER)
-            continue;
-        m = (struct message){.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = --left == 0}};
+    for (; p; p = peer_first_worker(p->next)) {
+        m = (struct message){.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = !peer_first_worker(p->next)}};
         fill_worker(&m, observer->job, p);
         session_send(peer->session, &m);
     }

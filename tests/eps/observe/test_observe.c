@@ -145,6 +145,37 @@ TEST(a_worker_is_shown_as_it_named_its_device)
     eps_observer_close(observer);
 }
 
+/* Whoever does not read what ends its session is attached for a second more. */
+TEST(a_worker_that_was_refused_is_not_shown)
+{
+    struct client_link viewer, refused;
+    struct message m;
+
+    processes_daemon("lab", 1, NULL);
+    driver_look(&viewer, "lab");
+    driver_attach(&refused, "lab", ROLE_WORKER);
+    do
+        driver_status(&viewer, &m);
+    while (m.status_reply.n_workers < 2);
+    client_link_send(&refused, &(struct message){.kind = MESSAGE_CLOSE}); /* which no worker sends */
+    do
+        driver_status(&viewer, &m);
+    while (m.status_reply.n_workers > 1);
+    client_link_send(&viewer, &(struct message){.kind = MESSAGE_MEMORY});
+    client_link_send(&viewer, &(struct message){.kind = MESSAGE_WORKERS});
+    for (unsigned i = 0; i < 2; i++) { /* the host, the other worker */
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "MEMORY_REPLY");
+        ck_assert(m.memory_reply.last == (i == 1));
+    }
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "WORKERS_REPLY");
+    ck_assert(m.workers_reply.last);
+    driver_status(&viewer, &m); /* and no more */
+    client_link_free(&refused);
+    client_link_free(&viewer);
+}
+
 /* Others read meanwhile, and one of them leaves before it is answered. */
 TEST(who_asks_for_pages_many_times_is_answered_as_often)
 {
