@@ -167,13 +167,15 @@ static int open_files(struct forward *out, const json_t *object, struct error *e
 
 int forward_open(struct forward *out, const char *bytes, size_t n_bytes, struct error *err)
 {
-    const size_t n = n_bytes < PREFIX_BYTES ? SIZE_MAX : (uint8_t)bytes[0] | (size_t)(uint8_t)bytes[1] << 8;
+    const size_t n = n_bytes < PREFIX_BYTES ? 0 : (uint8_t)bytes[0] | (size_t)(uint8_t)bytes[1] << 8;
     const char *why, *device;
     json_t *object = NULL;
     int rc = 0;
 
     *out = (struct forward){.n_fds = 0};
-    if (n > n_bytes - PREFIX_BYTES || message_decode(&out->request, (const uint8_t *)bytes + PREFIX_BYTES, n, &why))
+    if (n_bytes < PREFIX_BYTES || n > n_bytes - PREFIX_BYTES ||
+        message_decode(&out->request, (const uint8_t *)bytes + PREFIX_BYTES, n, &why) ||
+        out->request.kind != MESSAGE_JOB)
         rc = -EINVAL;
     if (!rc)
         object = json_loadb(bytes + PREFIX_BYTES + n, n_bytes - PREFIX_BYTES - n, 0, NULL);

@@ -1,13 +1,16 @@
 /* What a job may become from what it is: all else is a mistake of the daemon's own. */
-#include "eps/job/job.h"
+#include "eps/job/forward.h"
 
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/proto/wire/message_samples.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +56,52 @@ TEST(a_job_that_ends_while_it_loads_abandons_its_load)
     job_end(&job, -ECANCELED, "its client is gone");
     ck_assert_int_eq(job.state, JOB_ENDING);
     ck_assert(pieces_are_abandoned(&job.load_pieces));
+}
+
+enum { FORWARDED_BYTES = MESSAGE_MAX_BYTES + 64 };
+
+/* As host 0 tells of a job that has a message of this kind for its request. Its bytes. */
+static size_t print_forwarded(uint8_t *out, enum message_kind kind)
+{
+    static const char json[] = "{\"config\": \"{}\"}";
+    const struct message m = message_sample(kind);
+    const size_t n = message_encode(out + 2, MESSAGE_MAX_BYTES, &m);
+
+    out[0] = (uint8_t)n, out[1] = (uint8_t)(n >> 8);
+    memcpy(out + 2 + n, json, sizeof json - 1);
+    return 2 + n + sizeof json - 1;
+}
+
+/* Whoever reads past them reads where there is no memory. */
+static int open_forwarded(const uint8_t *bytes, size_t n)
+{
+    enum { ROOM = 64 << 10 };
+    char *const room = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct forward forward;
+    struct error err;
+
+    ck_assert_ptr_ne(room, MAP_FAILED);
+    ck_assert_int_eq(mprotect(room + ROOM, ROOM, PROT_NONE), 0);
+    memcpy(room + ROOM - n, bytes, n);
+    const int rc = forward_open(&forward, room + ROOM - n, n, &err);
+    if (rc)
+        ck_assert_holds(err.text, "in no known form");
+    else
+        job_close_fds(forward.fds, forward.n_fds);
+    ck_assert_int_eq(munmap(room, 2 * ROOM), 0);
+    return rc;
+}
+
+TEST(what_another_host_told_is_opened_if_it_is_a_whole_job)
+{
+    uint8_t bytes[FORWARDED_BYTES];
+    size_t n = print_forwarded(bytes, MESSAGE_JOB);
+
+    ck_assert_int_eq(open_forwarded(bytes, n), 0);
+    while (n-- > 0)
+        ck_assert_msg(open_forwarded(bytes, n) == -EINVAL, "%zu bytes", n);
+    n = print_forwarded(bytes, MESSAGE_OPEN_STEP);
+    ck_assert_int_eq(open_forwarded(bytes, n), -EINVAL);
 }
 
 struct open_files {
