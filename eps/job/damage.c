@@ -69,10 +69,8 @@ void damage_look_before(struct job *job)
 
 void damage_look(struct job *job)
 {
-    if (!job_goal(job)->checks_memory || job->verdict.looks || !job_is_open(job))
-        return;
-    job->verdict.looks = true;
-    damage_look_before(job);
+    if (job->verdict.n_looks == 0 && job_is_open(job))
+        damage_look_before(job);
 }
 
 int damage_do_look_at_weights(void *context)
@@ -118,13 +116,12 @@ void damage_end_otherwise(struct job *job, int code, const char *format, ...)
         return;
     job->verdict.code = code;
     job->verdict.why = why;
-    damage_look(job);
+    damage_look_before(job); /* one that is under way may have passed what was damaged since */
 }
 
 void damage_on_looked(struct job *job)
 {
-    job->verdict.looks = false;
     job->verdict.n_looks--;
-    if (!damage_end(job) && damage_is_pending(job))
+    if (!damage_end(job) && damage_is_pending(job) && job->verdict.n_looks == 0)
         job_end(job, job->verdict.code, "%s", job->verdict.why.text);
 }

@@ -18,12 +18,13 @@ void damage_describe(struct error *out, const struct job *job, const struct upda
 /* Ends the job with this and the remedy. */
 void damage_end_with(struct job *job, const struct error *what);
 
-/* Has the weights and moments looked through, if the job checks memory. */
+/* Has the weights and moments looked through, if the job checks memory, unless that is under way. */
 void damage_look(struct job *job);
-/* The same before the task that is submitted next, which finds the job's memory damaged, too, then. One at a time. */
+/* The same, from the beginning in any case, before the task that is submitted next, which finds the job's memory damaged,
+ * too, then. */
 void damage_look_before(struct job *job);
-/* Ends the job for this reason, a number that is not finite; or, if memory turns out to be damaged, for that. Until it is
- * known, damage_is_pending, and nothing more reaches the relay. */
+/* Ends the job for this reason, a number that is not finite; or, if memory turns out to be damaged, for that. Until a look
+ * that begins now is over, damage_is_pending, and nothing more reaches the relay. */
 void damage_end_otherwise(struct job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static inline bool damage_is_pending(const struct job *job)
 {

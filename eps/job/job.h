@@ -134,8 +134,7 @@ struct job {
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
     bool announced_opened;        /* JOB_OPENED was sent */
     struct {
-        bool looks;                          /* the optimizer thread looks through the memory, for the verdict */
-        unsigned n_looks;                    /* looks that were asked for, and are not over */
+        unsigned n_looks;                    /* the optimizer thread's through the memory, asked for and not over */
         void (*looked)(struct job *job);     /* it does through weights that were read: what follows; or NULL */
         uint32_t reader;                     /* the client that reads them then */
         int code;                            /* the job ends with it, unless memory is damaged; 0: it goes on */

@@ -51,7 +51,7 @@ int sharded_take_tables(struct sharded *s)
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }
-    return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 6);
+    return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 7);
 }
 
 void sharded_free_tables(struct sharded *s)

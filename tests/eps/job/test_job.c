@@ -1,4 +1,5 @@
 /* What a job may become from what it is: all else is a mistake of the daemon's own. */
+#include "eps/job/damage.h"
 #include "eps/job/forward.h"
 
 #include "tests/kit/driver.h"
@@ -8,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -56,6 +58,38 @@ TEST(a_job_that_ends_while_it_loads_abandons_its_load)
     job_end(&job, -ECANCELED, "its client is gone");
     ck_assert_int_eq(job.state, JOB_ENDING);
     ck_assert(pieces_are_abandoned(&job.load_pieces));
+}
+
+static void ignore(void *context)
+{
+    (void)context;
+}
+
+static void await_look(struct job *job)
+{
+    struct updater_task task;
+
+    while (!updater_take(job->peers->updater, &task))
+        sched_yield();
+    ck_assert(task.call == damage_do_look);
+    damage_on_looked(job);
+}
+
+/* One that began before a number was found amiss may have passed what was damaged in between. */
+TEST_EACH(a_job_ends_for_another_reason_once_a_look_that_began_after_it_is_over, 2)
+{
+    struct peers peers = {0};
+    struct job job = {.peers = &peers, .state = JOB_STEPPING, .request.job.goal.checks_memory = true};
+
+    ck_assert_int_eq(updater_start(&peers.updater, &job.store, 1, ignore, NULL), 0);
+    (_i == 0 ? damage_look : damage_look_before)(&job);
+    damage_end_otherwise(&job, -EDOM, "it is not finite");
+    await_look(&job);
+    ck_assert_int_eq(job.state, JOB_STEPPING);
+    await_look(&job);
+    ck_assert_int_eq(job.state, JOB_ENDING);
+    ck_assert_int_eq(job.end_code, -EDOM);
+    updater_stop(peers.updater);
 }
 
 enum { FORWARDED_BYTES = MESSAGE_MAX_BYTES + 64 };
