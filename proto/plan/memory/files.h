@@ -5,15 +5,21 @@
 #define PROTO_PLAN_MEMORY_FILES_H
 
 #include "proto/model/model.h"
+#include "proto/model/widths.h"
 
+#include <assert.h>
 #include <stdint.h>
 
 /* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32, and filters arranged. */
 enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
 
-/* Rows of a filter (model_is_filter) in a run. */
+static_assert(MODEL_WIDEST * sizeof(float) <= PLAN_HOST_RUN_BYTES, "a run holds a row of the widest matrix");
+
+/* Rows of a filter (model_is_filter), or of a sparse matrix, in a run: at least one. No family has wider rows than
+ * MODEL_WIDEST. */
 static inline uint64_t plan_filter_rows(uint64_t columns)
 {
+    assert(columns > 0 && columns <= MODEL_WIDEST);
     return PLAN_HOST_RUN_BYTES / sizeof(float) / columns;
 }
 
