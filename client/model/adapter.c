@@ -3,6 +3,7 @@
 #include "client/model/adapter_internal.h"
 #include "client/model/file.h"
 #include "proto/base/dump.h"
+#include "proto/base/json.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
 #include "proto/model/model_files.h"
@@ -381,19 +382,16 @@ static int parse(struct lora *out, const char *text, struct error *err)
 }
 
 /* Modules of a classifier that are trained as a whole: its head; and those that the base's files lack, which an adapter could
- * not be loaded without. NULL: none. */
+ * not be loaded without. NULL: no memory. */
 static json_t *trained_modules(const struct client_model *model, struct error *err)
 {
     const struct model_config *c = &model->config;
+    const char *head = c->family->classifier->logits;
     struct weights weights = {0};
     struct model description;
     char name[128];
-    json_t *out = NULL;
+    json_t *out = json_pack("[s#]", head, (int)strcspn(head, "."));
 
-    if (c->n_labels == 0)
-        return NULL;
-    const char *head = c->family->classifier->logits;
-    out = json_pack("[s#]", head, (int)strcspn(head, "."));
     if (model->n_weights == 0 || model_init(&description, c, err))
         return out;
     if (weights_open_base(&weights, &description, model->weights, model->n_weights, NULL, err) == 0)
@@ -402,14 +400,14 @@ static json_t *trained_modules(const struct client_model *model, struct error *e
             snprintf(name, sizeof name, "%.*s", (int)(strrchr(tensor, '.') - tensor), tensor);
             if (!weights.entries[t] && strncmp(name, head, strcspn(head, ".")) != 0 &&
                 strcmp(strrchr(tensor, '.'), ".weight") == 0)
-                json_array_append_new(out, json_string(name));
+                json_append(&out, json_string(name));
         }
     weights_close(&weights);
     model_free(&description);
     return out;
 }
 
-/* The last parts of all modules' names: what other programs match as well. */
+/* The last parts of all modules' names: what other programs match as well. NULL: no memory. */
 static json_t *last_parts(const json_t *modules)
 {
     json_t *out = json_array(), *item, *seen = json_object();
@@ -418,8 +416,10 @@ static json_t *last_parts(const json_t *modules)
     json_array_foreach((json_t *)(uintptr_t)modules, i, item)
     {
         const char *name = json_string_value(item), *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
-        if (!json_object_get(seen, last) && json_object_set_new(seen, last, json_true()) == 0)
-            json_array_append_new(out, json_string(last));
+        if (json_object_get(seen, last))
+            continue;
+        json_put(&seen, last, json_true());
+        json_append(&out, seen ? json_string(last) : NULL);
     }
     json_decref(seen);
     return out;
@@ -435,13 +435,16 @@ static json_t *make_peft(const struct client_model *model, const struct lora *lo
 {
     const struct model_config *c = &model->config;
     const char *task = client_model_peft(c).task;
+    json_t *const modules = c->n_labels > 0 ? trained_modules(model, err) : NULL;
 
+    if (c->n_labels > 0 && !modules)
+        return NULL;
     return json_pack("{s:{}, s:n, s:s, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:o, s:o*, s:s, s:o, s:{}, s:n, s:O, s:s?, "
                      "s:b, s:b}",
                      "alpha_pattern", "auto_mapping", "base_model_name_or_path", model->directory, "bias", "none",
                      "fan_in_fan_out", false, "inference_mode", true, "init_lora_weights", true, "layers_pattern",
                      "layers_to_transform", "lora_alpha", number_json(lora->alpha), "lora_dropout",
-                     json_real(lora->dropout), "modules_to_save", trained_modules(model, err), "peft_type", "LORA", "r",
+                     json_real(lora->dropout), "modules_to_save", modules, "peft_type", "LORA", "r",
                      number_json(lora->rank), "rank_pattern", "revision", "target_modules", lora->targets, "task_type",
                      task, "use_dora", false, "use_rslora", lora->rslora);
 }
@@ -457,10 +460,10 @@ static int add(struct client_model *model, const struct lora *lora, struct error
         error_prefix(err, "--lora");
         rc = -EDOM;
     }
-    if (!rc && in_out)
-        json_object_set_new(peft, "fan_in_fan_out", json_true());
-    if (!rc && json_is_string(lora->targets))
-        json_object_set_new(peft, "target_modules", last_parts(json_object_get(key, "modules")));
+    if (!rc && ((in_out && json_object_set_new(peft, "fan_in_fan_out", json_true())) ||
+                (json_is_string(lora->targets) &&
+                 json_object_set_new(peft, "target_modules", last_parts(json_object_get(key, "modules"))))))
+        rc = error_set(err, -ENOMEM, "out of memory");
     json_decref(key);
     if (!rc)
         rc = client_adapter_set(model, peft, model->directory, err);

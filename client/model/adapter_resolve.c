@@ -4,6 +4,7 @@
  * outside of blocks together. Rows that differ are the forms of config.json's key. Where every row says the same as peft does,
  * the key has none. */
 #include "client/model/adapter_internal.h"
+#include "proto/base/json.h"
 #include "proto/model/checkpoint.h"
 
 #include <errno.h>
@@ -156,9 +157,9 @@ static json_t *row_json(const struct resolving *r, const struct row *row)
 
     for (unsigned s = 0; s < r->n_stems; s++)
         if (r->stems[s].n_matched > 0 && row->of[s].rank > 0)
-            json_array_append_new(out, json_pack("[I, f]", (json_int_t)row->of[s].rank, row->of[s].alpha));
+            json_append(&out, json_pack("[I, f]", (json_int_t)row->of[s].rank, row->of[s].alpha));
         else if (r->stems[s].n_matched > 0)
-            json_array_append_new(out, json_null());
+            json_append(&out, json_null());
     return out;
 }
 
@@ -185,9 +186,9 @@ static int add_forms(json_t *key, struct resolving *r, struct error *err)
         return rc;
     forms = json_array(), blocks = json_array();
     for (unsigned i = 0; i < r->n_forms; i++)
-        json_array_append_new(forms, row_json(r, &r->forms[i]));
+        json_append(&forms, row_json(r, &r->forms[i]));
     for (uint32_t i = 0; i < r->n_blocks; i++)
-        json_array_append_new(blocks, json_integer(r->of[i]));
+        json_append(&blocks, json_integer(r->of[i]));
     rc = json_object_set_new(key, "forms", forms) | json_object_set_new(key, "blocks", blocks) |
          json_object_set_new(key, "outside", json_integer(outside));
     return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
@@ -198,14 +199,14 @@ static int resolving_key(json_t **key, bool *in_out, struct resolving *r, struct
     json_t *modules = json_array();
     int rc = 0;
 
-    *key = json_pack("{s:o}", "modules", modules);
-    if (!*key)
-        return error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i < r->n_stems; i++)
         if (r->stems[i].n_matched > 0) {
             *in_out |= r->stems[i].in_out;
-            json_array_append_new(modules, json_string(r->stems[i].name));
+            json_append(&modules, json_string(r->stems[i].name));
         }
+    *key = json_pack("{s:o}", "modules", modules);
+    if (!*key)
+        return error_set(err, -ENOMEM, "out of memory");
     if (maps_differ(r) && (rc = add_forms(*key, r, err)) != 0) {
         json_decref(*key);
         *key = NULL;

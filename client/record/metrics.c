@@ -3,6 +3,7 @@
 #include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
+#include "proto/base/json.h"
 #include "proto/base/ledger.h"
 #include "proto/model/output.h"
 
@@ -55,12 +56,11 @@ static json_t *memory_json(const struct eps_step *step)
         json_t *categories = json_object();
         for (size_t k = 0; k < side->n_rows; k++) {
             if (side->rows[k].current > 0)
-                json_object_set_new(categories, side->rows[k].category,
-                                    json_integer((json_int_t)side->rows[k].current));
+                json_put(&categories, side->rows[k].category, json_integer((json_int_t)side->rows[k].current));
         }
-        json_object_set_new(sides, side->worker ? "device" : "host", categories);
+        json_put(&sides, side->worker ? "device" : "host", categories);
         if (side->worker && side->budget > 0)
-            json_object_set_new(sides, "device_budget", json_integer((json_int_t)side->budget));
+            json_put(&sides, "device_budget", json_integer((json_int_t)side->budget));
     }
     return sides;
 }
@@ -109,7 +109,7 @@ static json_t *line_of(const struct eps_step *step)
     if (step->changed)
         rc |= set(line, "changed", json_string(step->changed));
     if (step->n_memory > 0)
-        rc |= set(line, "memory", memory_json(step));
+        rc |= json_object_set_new(line, "memory", memory_json(step)); /* never null */
     if (rc) {
         json_decref(line);
         return NULL;

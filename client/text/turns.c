@@ -3,6 +3,7 @@
 #include "client/text/turns.h"
 
 #include "client/text/conversation.h"
+#include "proto/base/json.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -123,12 +124,12 @@ static json_t *clean_message(const json_t *message)
     json_object_foreach((json_t *)message, key, value)
     {
         if (!json_is_null(value) && strcmp(key, "train") != 0)
-            json_object_set(out, key, value);
+            json_put(&out, key, json_incref(value));
     }
     if (json_is_string(reasoning)) {
-        json_object_set(out, "reasoning_content", reasoning);
+        json_put(&out, "reasoning_content", json_incref(reasoning));
         if (!json_object_get(out, "thinking"))
-            json_object_set(out, "thinking", reasoning);
+            json_put(&out, "thinking", json_incref(reasoning));
     }
     return out;
 }

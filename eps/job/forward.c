@@ -2,6 +2,7 @@
  * file has that name. So a job is refused whose files are not, at their paths, those that the client opened. */
 #include "eps/job/forward.h"
 
+#include "proto/base/json.h"
 #include "proto/wire/segment.h"
 #include "proto/wire/training_text.h"
 
@@ -21,18 +22,20 @@ enum { PREFIX_BYTES = 2 };
 
 /* ---- telling ---------------------------------------------------------------------------------------------------- */
 
-/* NULL, with *rc: its path is not known, or is no longer its name. */
+/* NULL, with *rc: its path is not known, is no longer its name, or is not UTF-8. */
 static json_t *print_path(int fd, int *rc, struct error *err)
 {
     char link[64], path[PATH_MAX];
+    json_t *text = NULL;
 
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     const ssize_t n = readlink(link, path, sizeof path - 1);
     path[n > 0 ? n : 0] = 0;
     if (path[0] == '/' && access(path, F_OK) == 0)
-        return json_string(path);
-    *rc = error_set(err, -EINVAL, "a file of this job, %s, has no path by which other hosts could open it", path);
-    return NULL;
+        text = json_string(path);
+    if (!text)
+        *rc = error_set(err, -EINVAL, "a file of this job, %s, has no path by which other hosts could open it", path);
+    return text;
 }
 
 static json_t *print_paths(const struct job *job, int *rc, struct error *err)
@@ -40,7 +43,7 @@ static json_t *print_paths(const struct job *job, int *rc, struct error *err)
     json_t *paths = json_array();
 
     for (unsigned i = 0; !*rc && i < job->n_weight_files; i++)
-        json_array_append_new(paths, print_path(job->weight_files[i].fd, rc, err));
+        json_append(&paths, print_path(job->weight_files[i].fd, rc, err));
     return paths;
 }
 
@@ -65,7 +68,8 @@ static int find_products(struct products *out, const struct job *job, struct err
     return rc;
 }
 
-static int print_json(json_t *object, const struct job *job, struct error *err)
+/* *object is the caller's own; NULL: no memory, or rc says why. */
+static int print_json(json_t **object, const struct job *job, struct error *err)
 {
     const struct {
         const char *name;
@@ -74,16 +78,16 @@ static int print_json(json_t *object, const struct job *job, struct error *err)
     struct products products;
     int rc = find_products(&products, job, err);
 
-    json_object_set_new(object, "config", json_stringn(job->config.base, job->config_bytes));
+    json_put(object, "config", json_stringn(job->config.base, job->config_bytes));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!rc && files[i].fd >= 0)
-            json_object_set_new(object, files[i].name, print_path(files[i].fd, &rc, err));
-    json_object_set_new(object, "weights", print_paths(job, &rc, err));
+            json_put(object, files[i].name, print_path(files[i].fd, &rc, err));
+    json_put(object, "weights", print_paths(job, &rc, err));
     if (products.version)
-        json_object_set_new(object, "products", products_to_json(&products));
-    json_object_set_new(object, "attention", json_integer(job->attention));
-    json_object_set_new(object, "convolution", json_integer(job->convolution));
-    json_object_set_new(object, "device", json_string(job->backend->name));
+        json_put(object, "products", products_to_json(&products));
+    json_put(object, "attention", json_integer(job->attention));
+    json_put(object, "convolution", json_integer(job->convolution));
+    json_put(object, "device", json_string(job->backend->name));
     return rc;
 }
 
@@ -103,8 +107,8 @@ int forward_print(char **out, size_t *n_bytes, const struct job *job, struct err
     uint8_t request[MESSAGE_MAX_BYTES];
     const size_t n = print_request(request, job);
     json_t *object = json_object();
-    int rc = object ? print_json(object, job, err) : -ENOMEM;
-    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT);
+    int rc = print_json(&object, job, err);
+    char *text = rc || !object ? NULL : json_dumps(object, JSON_COMPACT);
     const size_t n_text = text ? strlen(text) : 0;
 
     *out = text ? malloc(PREFIX_BYTES + n + n_text) : NULL;
@@ -114,7 +118,7 @@ int forward_print(char **out, size_t *n_bytes, const struct job *job, struct err
         memcpy(*out + PREFIX_BYTES, request, n);
         memcpy(*out + PREFIX_BYTES + n, text, n_text);
         *n_bytes = PREFIX_BYTES + n + n_text;
-    } else if (!rc || rc == -ENOMEM) {
+    } else if (!rc) {
         rc = error_set(err, -ENOMEM, "out of memory");
     }
     free(text);

@@ -1,5 +1,7 @@
 #include "proto/operation/products.h"
 
+#include "proto/base/json.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -34,7 +36,7 @@ static json_t *algorithm_to_json(const struct products_algorithm *algorithm)
     json_t *config = json_array();
 
     for (int i = 0; i < PRODUCTS_CONFIG; i++)
-        json_array_append_new(config, json_integer(algorithm->config[i]));
+        json_append(&config, json_integer(algorithm->config[i]));
     return config;
 }
 
@@ -47,7 +49,7 @@ static json_t *kind_to_json(const struct products *products, enum number_type ty
         char rows[12];
         snprintf(rows, sizeof rows, "%u", products_rows[i]);
         if (algorithm->known)
-            json_object_set_new(by_rows, rows, algorithm_to_json(algorithm));
+            json_put(&by_rows, rows, algorithm_to_json(algorithm));
     }
     return by_rows;
 }
@@ -59,9 +61,8 @@ json_t *products_to_json(const struct products *products)
     for (int type = 0; type < PRODUCTS_TYPES; type++) {
         json_t *by_kind = json_object();
         for (int kind = 0; kind < PRODUCTS_KINDS; kind++)
-            json_object_set_new(by_kind, kinds[kind],
-                                kind_to_json(products, (enum number_type)type, (enum products_kind)kind));
-        json_object_set_new(root, number_name((enum number_type)type), by_kind);
+            json_put(&by_kind, kinds[kind], kind_to_json(products, (enum number_type)type, (enum products_kind)kind));
+        json_put(&root, number_name((enum number_type)type), by_kind);
     }
     return root;
 }

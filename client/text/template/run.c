@@ -1,6 +1,8 @@
 /* Statements of a template, as they are run. */
 #include "client/text/template/template_internal.h"
 
+#include "proto/base/json.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -329,13 +331,11 @@ static json_t *describe(struct template_run *r, const json_t *items, size_t i)
                              n - 1 - at, "revindex", n - at, "length", n, "first", at == 0, "last", at == n - 1,
                              "depth", 1, "depth0", 0); /* of recursive loops, which there are none of */
 
-    if (loop && json_object_setn_new_nocheck(loop, loop_key, 1, json_null()))
-        template_no_memory(r);
-
-    if (loop && i > 0)
-        json_object_set(loop, "previtem", json_array_get(items, i - 1));
-    if (loop && at < n - 1)
-        json_object_set(loop, "nextitem", json_array_get(items, i + 1));
+    json_keep(&loop, json_object_setn_new_nocheck(loop, loop_key, 1, json_null()));
+    if (i > 0)
+        json_put(&loop, "previtem", json_incref(json_array_get(items, i - 1)));
+    if (at < n - 1)
+        json_put(&loop, "nextitem", json_incref(json_array_get(items, i + 1)));
     template_charge(r, 10 * TEMPLATE_TOKEN_WORK);
     return loop ? loop : template_no_memory(r);
 }

@@ -11,6 +11,7 @@
  * there is one, replaces tokenizer.json's list. A text with a token of the list alone is refused. */
 #include "client/text/tokenizer/side.h"
 
+#include "proto/base/json.h"
 #include "proto/model/model_files.h"
 
 #include <errno.h>
@@ -332,7 +333,7 @@ static int put_list(const struct reading *r, const json_t *list, bool refused)
             continue;
         token = token_of(value, false);
         if (token && refused)
-            json_object_set_new(token, "refused", json_true());
+            json_put(&token, "refused", json_true());
         rc = put(r, token);
     }
     return rc;

@@ -2,6 +2,7 @@
 #include "proto/plan/time/profile_tables.h"
 
 #include "proto/base/dump.h"
+#include "proto/base/json.h"
 #include "proto/base/path.h"
 #include "proto/operation/device_name.h"
 
@@ -292,14 +293,15 @@ static json_t *level_to_json(const double *figures, const struct profile_table *
     for (int i = 0; i < l->n; i++) {
         const double *at = figures + (size_t)i * l->stride;
         json_t *member = level == table->n_levels - 1 ? json_real(*at) : level_to_json(at, table, level + 1);
-        if (table->is_sparse && json_real_value(member) == 0 && json_object_size(member) == 0)
+        if (member && table->is_sparse && json_real_value(member) == 0 && json_object_size(member) == 0)
             json_decref(member);
         else
-            json_object_set_new(out, l->names[i], member);
+            json_put(&out, l->names[i], member);
     }
     return out;
 }
 
+/* NULL: no memory. */
 static json_t *to_json(struct profile *profile, const char *device)
 {
     const struct profile_table *tables = profile_tables[is_host(device)];
@@ -308,20 +310,20 @@ static json_t *to_json(struct profile *profile, const char *device)
     for (int i = 0; i < PROFILE_TABLES; i++)
         if (tables[i].n_levels > 0) {
             json_t *const table = level_to_json(profile_figures(profile, &tables[i]), &tables[i], 0);
-            if (table && json_object_size(table) > 0)
-                json_object_set_new(root, tables[i].name, table);
+            if (!table || json_object_size(table) > 0)
+                json_put(&root, tables[i].name, table);
             else
                 json_decref(table);
         }
     if (!is_host(device))
-        json_object_set_new(root, "attention", json_string(plan_attention_name(profile->attention)));
+        json_put(&root, "attention", json_string(plan_attention_name(profile->attention)));
     for (int i = 0; i < PROFILE_FIGURES; i++)
-        json_object_set_new(root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
+        json_put(&root, profile_figure_names[i], json_real(*profile_figure(profile, i)));
     for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
         if (has_optional(o, device) && (o->is_derived || *profile_optional_figure(profile, o) > 0))
-            json_object_set_new(root, o->name, json_real(*profile_optional_figure(profile, o)));
+            json_put(&root, o->name, json_real(*profile_optional_figure(profile, o)));
     if (profile->products.version)
-        json_object_set_new(root, "products", products_to_json(&profile->products));
+        json_put(&root, "products", products_to_json(&profile->products));
     return root;
 }
 

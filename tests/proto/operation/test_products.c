@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 SUITE_LABELS(cuda)
@@ -201,6 +202,32 @@ TEST(what_is_written_as_json_is_read_again)
     json_decref(object);
     ck_assert_int_eq(products_from_json(&again, NULL, &err), 0);
     ck_assert_uint_eq(again.version, 0);
+}
+
+static unsigned n_allowed; /* allocations, until one fails */
+
+static void *allocate(size_t bytes)
+{
+    return n_allowed-- == 0 ? NULL : malloc(bytes);
+}
+
+TEST(json_is_whole_or_null_whichever_allocation_fails)
+{
+    const struct products products = chosen(NUMBER_FP32, PRODUCTS_BACKWARD, SECOND);
+    struct products again;
+    json_t *object;
+    unsigned n = 0;
+
+    json_set_alloc_funcs(allocate, free);
+    do {
+        n_allowed = n++;
+        object = products_to_json(&products);
+    } while (!object);
+    json_set_alloc_funcs(malloc, free);
+    ck_assert_uint_gt(n, 2 * PRODUCTS_CONFIG);
+    ck_assert_int_eq(products_from_json(&again, object, &err), 0);
+    ck_assert_mem_eq(&again, &products, sizeof products);
+    json_decref(object);
 }
 
 static const struct {
