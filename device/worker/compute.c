@@ -9,6 +9,7 @@
 #include "proto/base/process.h"
 #include "proto/plan/memory/data.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -458,7 +459,8 @@ static void on_mail(struct compute *c, const struct mail *mail)
     case MAIL_NONE:
         break;
     }
-    if (c->link.cancelled) {
+    if (c->link.cancelled) { /* nothing follows RELEASE until it is answered: no descriptors are lost with `next` */
+        assert(!c->link.has_next || c->link.next.n_fds == 0);
         c->link = (struct link){.box = c->box};
         on_release(c);
     }
