@@ -2,7 +2,8 @@
  * the oldest message that still waits for any (expecting).
  *
  * A job's memory is given back when no range of it is under way, as libuv's threads work on them. A worker's side
- * that has ended its job waits for that (job_over). At the daemon, a worker that ends its job earlier is at fault. */
+ * that has ended its job waits for that (job_over). At the daemon, a worker that ends its job earlier is at fault; at the
+ * worker, a daemon that sends the next job earlier: it waits for the answer to RELEASE, which overtakes no bytes. */
 #include "proto/net/proxy.h"
 
 #include "proto/net/bulk.h"
@@ -390,6 +391,8 @@ static void on_message(struct proxy *p, const uint8_t *bytes, size_t n)
         return;
     }
     why = check_message(p, &m);
+    if (!why && !p->is_daemon && m.kind == MESSAGE_ASSIGN && !bulk_is_idle(&p->bulk))
+        why = "sent a job in the middle of a transfer";
     if (!why && !p->is_daemon && m.kind == MESSAGE_ASSIGN) {
         p->job_over = false;
         payload_free(&p->payload);

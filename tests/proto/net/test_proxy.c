@@ -527,27 +527,53 @@ static void say_by_hand(struct hand *hand, struct message m)
     ck_assert_int_eq(control_send(&hand->control, FRAME_MESSAGE, bytes, message_encode(bytes, sizeof bytes, &m)), 0);
 }
 
+static void assign_by_hand(struct hand *hand, int connection)
+{
+    struct message m;
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    say_by_hand(hand, assignment(PLAIN));
+    ck_assert_int_eq(bulk_send(&hand->bulk, config, strlen(config)), 0);
+    ck_assert(hear(&m, connection, fds, &n_fds));
+    ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);
+    for (unsigned i = 0; i < n_fds; i++)
+        close(fds[i]);
+}
+
+static void close_hand(struct hand *hand, int connection)
+{
+    close(connection);
+    control_close(&hand->control);
+    bulk_close(&hand->bulk);
+    while (hand->n_closed < 2)
+        uv_run(&loop, UV_RUN_ONCE);
+}
+
 /* The daemon stops: nobody needs the weights that are on their way any more. */
 TEST(a_goodbye_waits_for_no_bytes)
 {
     static struct hand hand;
     const int connection = open_hand(&hand);
-    struct message m;
-    int fds[MAX_FDS];
-    unsigned n_fds;
 
-    say_by_hand(&hand, assignment(PLAIN));
-    ck_assert_int_eq(bulk_send(&hand.bulk, config, strlen(config)), 0);
-    ck_assert(hear(&m, connection, fds, &n_fds));
-    ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);
-    for (unsigned i = 0; i < n_fds; i++)
-        close(fds[i]);
+    assign_by_hand(&hand, connection);
     say_by_hand(&hand, (struct message){.kind = MESSAGE_WEIGHTS});
     say_by_hand(&hand, (struct message){.kind = MESSAGE_BYE});
     expect_message(connection, MESSAGE_BYE);
-    close(connection);
-    control_close(&hand.control);
-    bulk_close(&hand.bulk);
-    while (hand.n_closed < 2)
-        uv_run(&loop, UV_RUN_ONCE);
+    close_hand(&hand, connection);
+}
+
+/* Its memory would be the next one's, with the last one's weights still to come. */
+TEST(a_job_in_the_middle_of_a_transfer_is_refused)
+{
+    static struct hand hand;
+    const int connection = open_hand(&hand);
+    struct message m;
+
+    assign_by_hand(&hand, connection);
+    say_by_hand(&hand, (struct message){.kind = MESSAGE_WEIGHTS});
+    say_by_hand(&hand, assignment(PLAIN));
+    m = expect_message(connection, MESSAGE_DISMISSED);
+    ck_assert_holds(m.dismissed.error.text, "in the middle of a transfer");
+    close_hand(&hand, connection);
 }
