@@ -1,6 +1,6 @@
 /* proto/wire/message.h - all messages between two processes.
  *
- * One codec for both links of a session (proto/wire/session.h). A message is at most 1,152 bytes, fixed little-endian:
+ * One codec for both links of a session (proto/wire/session.h). A message is at most MESSAGE_MAX_BYTES, fixed little-endian:
  *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
  * The sequence counts from 1 in each direction of each link; anything but the next number is refused by the session.
  * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
