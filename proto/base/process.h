@@ -48,7 +48,7 @@ bool process_follow_parent(long parent);
 /* True if process `parent` is the parent of this one, and so has not ended. */
 bool process_is_child_of(long parent);
 
-/* Blocks SIGTERM, SIGINT and SIGHUP; call first in main. From its first instruction on, and across
+/* Blocks SIGTERM, SIGINT, SIGHUP and SIGUSR1; call first in main. From its first instruction on, and across
  * process_bound_spinning, the signals wait for process_take_signals, when handlers exist and everything can be shut
  * down in order. */
 void process_hold_signals(void);
