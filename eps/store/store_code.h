@@ -2,7 +2,8 @@
  *
  * A source gives a piece's values, a run at a time, so that no tensor is ever in memory as fp32. Threads share a piece
  * by elements. A row or block of a coded one (proto/base/form.h) belongs to the thread whose range has its first
- * element. A row longer than a run is read three times. */
+ * element. A row of int8 that is longer than a run is read for its magnitude, for each scale that is tried, and to be
+ * coded: at most FORM_TRIALS + 2 times. */
 #ifndef EPS_STORE_STORE_CODE_H
 #define EPS_STORE_STORE_CODE_H
 
