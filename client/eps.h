@@ -1,8 +1,8 @@
 /* client/eps.h - libeps: train a model, generate from it, observe a live daemon.
  *
  * This and what it includes, eps_data.h, eps_options.h, eps_plan.h and eps_texts.h, are the whole public interface; the
- * eps command uses nothing else. A call blocks until it is done and reports through callbacks on the caller's thread. It runs its
- * own event loop and leaves no thread behind.
+ * eps command uses nothing else. A call blocks until it is done and reports through callbacks on the caller's thread.
+ * It runs its own event loop and leaves no thread behind.
  * Errors: 0 or -errno, and one sentence in error (which may be NULL); `device_mem` in it is the option of that name.
  * Everywhere:
  *   -EDOM         an option's value is invalid, or options contradict each other
@@ -189,9 +189,9 @@ struct eps_train_events {
 };
 
 /* Trains; writes metrics.jsonl, step-N/ and latest into the run directory. Without `connect`, a daemon and workers
- * start and end with the call. A run that could not save its first checkpoint is refused before its first step: -ENOSPC,
- * -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
- * ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
+ * start and end with the call. A run that could not save its first checkpoint is refused before its first step:
+ * -ENOSPC, -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes
+ * for room; a stop ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
@@ -202,11 +202,11 @@ struct eps_profile {
     double matmul_flops[2][4];    /* operations per second of matrix products with these rows, in fp32 and in bf16 */
     uint32_t narrow[3];           /* on a GPU, whose products above are 4,096 wide, the widths of narrower ones */
     double narrow_flops[3][2][4]; /* and their operations per second; 0 on others */
-    /* Convolutions of images, and the gradients of their inputs and of their weights; by our own kernels, and by cuDNN, 0 where
-     * that is missing; in fp32 and in bf16 */
+    /* Convolutions of images, and the gradients of their inputs and of their weights; by our own kernels, and by cuDNN,
+     * 0 where that is missing; in fp32 and in bf16 */
     double conv2d_flops[3][2][2];
-    /* Causal attention: forward and backward; without tensor cores; on a GPU (elsewhere 0) also with them, with them and
-     * with dropout, and by cuDNN, 0 where that is missing; in fp32 and in bf16 */
+    /* Causal attention: forward and backward; without tensor cores; on a GPU (elsewhere 0) also with them, with them
+     * and with dropout, and by cuDNN, 0 where that is missing; in fp32 and in bf16 */
     double attention_flops[2][4][2];
     uint32_t lengths[3], heads[3]; /* tokens of the rows, and values of the heads, of the shapes below */
     /* The same: forward and backward; by the four; in fp32 and in bf16; keys of each head, and of several; heads; rows.
@@ -243,9 +243,9 @@ struct eps_eval_options {
     const char *programs;
     uint32_t batch, seq; /* 0: chosen */
     uint32_t source_seq; /* as in eps_train_options */
-    /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is predicted
-     * from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length models, with a
-     * max_length of seq + 1 and this stride. Not for masked tokens. */
+    /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is
+     * predicted from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length
+     * models, with a max_length of seq + 1 and this stride. Not for masked tokens. */
     uint32_t stride;
     double mask_fraction;         /* as in eps_train_options; for a model that predicts the next token also 0 */
     uint64_t seed;                /* of the masks; a run's held-out masks have the run's */
@@ -306,7 +306,8 @@ struct eps_eval_events {
     /* The rows of each class of a classifier of images, and how many of them are predicted; after on_scored. */
     void (*on_class)(void *user, const char *name, uint64_t n_rows, uint64_t n_right);
 };
-/* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the rows. */
+/* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the
+ * rows. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error);
 
@@ -338,13 +339,14 @@ struct eps_exported {
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 
-/* Approximate gradients of a run beside the exact one, at a checkpoint or at all checkpoints of a run directory; so every N
- * steps, with save_every N and keep 0. All are those of the run's next step, over the same minibatch; the run itself is only
- * read. Each is a step of a run of its own, whose files are in the directory for as long: two checkpoints, and with several
- * draws 8 bytes a trained element.
+/* Approximate gradients of a run beside the exact one, at a checkpoint or at all checkpoints of a run directory; so
+ * every N steps, with save_every N and keep 0. All are those of the run's next step, over the same minibatch; the run
+ * itself is only read. Each is a step of a run of its own, whose files are in the directory for as long: two
+ * checkpoints, and with several draws 8 bytes a trained element.
  *
- * The distance of one draw has noise. With n draws g_i of the exact g, and m their mean: noise^2 is sum |g_i - m|^2 / (n - 1),
- * and |m - g|^2 has the mean |bias|^2 + noise^2 / n. So a form shows bias where `off` is well above noise / sqrt(n). */
+ * The distance of one draw has noise. With n draws g_i of the exact g, and m their mean: noise^2 is sum |g_i - m|^2 /
+ * (n - 1), and |m - g|^2 has the mean |bias|^2 + noise^2 / n. So a form shows bias where `off` is well above noise /
+ * sqrt(n). */
 struct eps_bias_layer {
     char name[128]; /* "transformer.h.0"; "other": all tensors outside of blocks; "all" */
     uint64_t n;     /* trained elements */
@@ -375,9 +377,9 @@ struct eps_bias_events {
     void (*on_bias)(void *user, const struct eps_bias *bias); /* of each checkpoint, from the oldest */
     int (*should_stop)(void *user);                           /* asked several times a second; not 0: -EINTR */
 };
-/* -EINVAL: neither the run nor the options have a form, or it draws nothing where several draws are asked for; gradients are
- * those of preferences, whose reference are the run's first weights; the run's data came from standard input. -ENOENT: no
- * checkpoint. Otherwise as eps_train. */
+/* -EINVAL: neither the run nor the options have a form, or it draws nothing where several draws are asked for;
+ * gradients are those of preferences, whose reference are the run's first weights; the run's data came from standard
+ * input. -ENOENT: no checkpoint. Otherwise as eps_train. */
 int eps_bias(const struct eps_bias_options *options, const struct eps_bias_events *events, void *user,
              struct eps_error *error);
 
@@ -392,8 +394,8 @@ int eps_filters(struct eps_filters *out, const char *path, struct eps_error *err
 void eps_filters_free(struct eps_filters *filters); /* safe on a zeroed one */
 
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
- * on_checked for each whose content could be read; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there
- * is none, -errno if the disk does not give one; a training run resumes from the newest that is intact. */
+ * on_checked for each whose content could be read; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if
+ * there is none, -errno if the disk does not give one; a training run resumes from the newest that is intact. */
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
                void *user, struct eps_error *error);
 
@@ -448,8 +450,8 @@ struct eps_up_events {
 };
 struct eps_up_options eps_up_defaults(void);
 
-/* Starts a shared daemon and its workers, and returns when the daemon has ended, and its workers with it: by eps_stop, a
- * signal, or should_stop. A worker that is lost is started again, after a pause; one that was drained is not. All of
+/* Starts a shared daemon and its workers, and returns when the daemon has ended, and its workers with it: by eps_stop,
+ * a signal, or should_stop. A worker that is lost is started again, after a pause; one that was drained is not. All of
  * them end if the caller is killed. Their lines go to the caller's standard error. Events may be NULL, and each of its
  * callbacks. -EDOM: epsd or eps-worker refused its options; -EIO: the daemon failed. */
 int eps_up(const struct eps_up_options *options, const struct eps_up_events *events, void *user,
@@ -480,8 +482,8 @@ void eps_observer_notes(struct eps_observer *observer, void (*on_note)(void *use
 int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error);
 /* Both return 0 once the daemon has received the request, or if it has ended already. The run saves first what it
  * promised. The same request again, by this observer, ends it at once; another caller's joins the first.
- * eps_observer_stop_job ends one job, running or waiting. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY:
- * it is detached, and cannot be saved. */
+ * eps_observer_stop_job ends one job, running or waiting. -ENOENT: there is no such job; -EPERM: it is another user's;
+ * -EBUSY: it is detached, and cannot be saved. */
 int eps_observer_stop(struct eps_observer *observer, struct eps_error *error);
 int eps_observer_stop_job(struct eps_observer *observer, uint32_t job, struct eps_error *error);
 /* Waits until the job is gone, or its daemon. */

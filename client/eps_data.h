@@ -72,14 +72,16 @@ struct eps_data_row {
     const struct eps_data_token *tokens; /* (n), also those that are not seen */
     size_t n;
     size_t n_seen; /* the last of them is predicted alone; 0: the row is dropped */
-    /* (n_documents) of a packed row, one behind the other: none attends to another, and positions begin at 0 in each. */
+    /* (n_documents) of a packed row, one behind the other: none attends to another, and positions begin at 0 in
+     * each. */
     const struct eps_data_document *documents;
     size_t n_documents; /* 0: the row is not packed */
 };
 
 enum { EPS_DATA_QUANTILES = 4, EPS_DATA_CHANNELS = 3 };
 
-/* Facts of images. Means and deviations are of the rows to train on, from 0 (black) to 1, as an evaluation sees them. */
+/* Facts of images. Means and deviations are of the rows to train on, from 0 (black) to 1, as an evaluation sees
+ * them. */
 struct eps_data_images {
     uint64_t n, n_held_out; /* to train on; held out */
     uint32_t n_classes;

@@ -25,8 +25,8 @@ enum eps_schedule {
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16, EPS_FP16 };
 enum eps_master { EPS_MASTER_DEFAULT, EPS_MASTER_FP32, EPS_MASTER_NONE };
-/* How attention is computed: by our kernels; these backward, and cuDNN forward; cuDNN's way of both that the device has; one of
- * its ways by name, as training.json stores it. */
+/* How attention is computed: by our kernels; these backward, and cuDNN forward; cuDNN's way of both that the device
+ * has; one of its ways by name, as training.json stores it. */
 enum eps_attention {
     EPS_ATTENTION_DEFAULT,
     EPS_ATTENTION_OWN,
@@ -46,12 +46,13 @@ enum eps_split { EPS_SPLIT_DEFAULT, EPS_SPLIT_YES, EPS_SPLIT_NO };
 enum eps_long { EPS_LONG_DEFAULT, EPS_LONG_CUT, EPS_LONG_DROP, EPS_LONG_REFUSE };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
-/* The blocks of one step, numbered from 0 nearest the input; of an encoder-decoder, the decoder's blocks follow the encoder's.
- * If all of the decoder's are left out, the encoder's are updated with gradients of zeros.
+/* The blocks of one step, numbered from 0 nearest the input; of an encoder-decoder, the decoder's blocks follow the
+ * encoder's. If all of the decoder's are left out, the encoder's are updated with gradients of zeros.
  *
- * A step computes its blocks in the order of `computed`, forward; backward in its reverse. A block keeps what is its own
- * wherever it stands: weights, index, window. Blocks change places with those that read and write values of the same kind: of
- * an encoder-decoder, within each stack. A function that swaps the middle two of four in every other step:
+ * A step computes its blocks in the order of `computed`, forward; backward in its reverse. A block keeps what is its
+ * own wherever it stands: weights, index, window. Blocks change places with those that read and write values of the
+ * same kind: of an encoder-decoder, within each stack. A function that swaps the middle two of four in every other
+ * step:
  *
  *     static void swap(void *user, struct eps_step_blocks *blocks)
  *     {
@@ -89,8 +90,8 @@ struct eps_step_rows {
      * the number of labels. So any loss L of the log p is trained: by weights of -dL/dlog p times that number. */
     float *weights;
     double lr; /* the step's */
-    /* For EPS_ROWS_SCORE: which of the rows, first all; whether with the dropout that the step will have in these rows; and
-     * whether without the model's adapters, which it must have. */
+    /* For EPS_ROWS_SCORE: which of the rows, first all; whether with the dropout that the step will have in these rows;
+     * and whether without the model's adapters, which it must have. */
     uint32_t first_scored, n_scored;
     bool drops, base;
     /* Of the rows that were scored just before: (n_scored of that time, n_tokens) log p of each label, in nats, 0 where
@@ -105,8 +106,9 @@ struct eps_tensor_piece {
     uint64_t first_row, n_rows;
 };
 
-/* A tensor in the daemon's memory. Its element (i, j, ...) is (i - first_row) * strides[0] + j * strides[1] + ... elements
- * behind the first one of the piece that has row i. Convolutions have their channels last there; all else is dense. */
+/* A tensor in the daemon's memory. Its element (i, j, ...) is (i - first_row) * strides[0] + j * strides[1] + ...
+ * elements behind the first one of the piece that has row i. Convolutions have their channels last there; all else is
+ * dense. */
 struct eps_tensor {
     const char *name;     /* a checkpoint's; of an adapter's base, the one in the base's files */
     enum eps_number type; /* of 16 bits: what workers compute with, the master rounded to nearest, ties away from 0 */
@@ -123,8 +125,8 @@ struct eps_weights {
     uint64_t step; /* updates done */
     const struct eps_tensor *tensors;
     size_t n_tensors;
-    /* The daemon's memory, and its size: for a mapping of the caller's own (PROT_READ, MAP_SHARED), or one of a server's, which
-     * is sent the descriptor and each piece's offset. Whoever maps it keeps it in memory. */
+    /* The daemon's memory, and its size: for a mapping of the caller's own (PROT_READ, MAP_SHARED), or one of a
+     * server's, which is sent the descriptor and each piece's offset. Whoever maps it keeps it in memory. */
     int fd;
     uint64_t bytes;
 };
@@ -143,7 +145,8 @@ struct eps_train_options {
     const char *image, *augment; /* "224x224,shorter=256", "crop=4,flip"; must be unset for models that see no images */
     uint32_t n_labels;           /* for eps_plan: training counts the classes of its data */
     enum eps_card card;          /* for eps_plan: by its data sheet, whatever was measured; device is cuda */
-    /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0: none. */
+    /* For eps_plan, likewise: tokens of the data, whose norms of gradients are remembered for --approximate wta; 0:
+     * none. */
     uint32_t data_tokens;
     enum eps_separator separator;
     const char
@@ -154,23 +157,25 @@ struct eps_train_options {
     bool pack;
     const char *out;
 
-    /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum eps_resume).
-     * The data may be moved if its content is the same. On `attach`, all options are the job's: a given one must have
-     * its value, except data and eval_data. "" or "-" attach to the caller's only daemon with a detached job. attach goes
-     * with neither resume nor connect. */
+    /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum
+     * eps_resume). The data may be moved if its content is the same. On `attach`, all options are the job's: a given
+     * one must have its value, except data and eval_data. "" or "-" attach to the caller's only daemon with a detached
+     * job. attach goes with neither resume nor connect. */
     const char *resume, *attach;
     const char *change; /* names of options, "lr,batch", whose given values replace the stored ones on resume */
 
     /* If save_every is not 0, the best evaluation so far is checkpointed, and `best` points to it. A checkpoint that
-     * save_minutes asked for is removed once there is a newer one; it is saved no oftener than takes a tenth of the time. */
+     * save_minutes asked for is removed once there is a newer one; it is saved no oftener than takes a tenth of the
+     * time. */
     uint64_t save_every; /* 0: at the end only, not where the run is interrupted or this process dies */
     double save_minutes; /* 0: never */
     uint32_t keep;       /* 0: all */
     /* A directory to which each checkpoint is copied while training goes on, and verified there; it is made, and resume
-     * takes it. Not stored: a resumed run is given it again. If the last checkpoint is not in it at the end, eps_train fails. */
+     * takes it. Not stored: a resumed run is given it again. If the last checkpoint is not in it at the end, eps_train
+     * fails. */
     const char *mirror;
-    /* No checkpoint at all, and no disk space is asked for; save_every is 0. The four above, grow and replace must be unset;
-     * on resume, what was stored of them has no effect. */
+    /* No checkpoint at all, and no disk space is asked for; save_every is 0. The four above, grow and replace must be
+     * unset; on resume, what was stored of them has no effect. */
     bool no_save;
 
     uint64_t steps; /* resolved: set, and epochs is not */
@@ -191,21 +196,21 @@ struct eps_train_options {
     double dpo_beta, dpo_smoothing; /* of preferences; must be unset for other data */
     double drop_layers;             /* unset: 0 */
     /* Called before each step, and for a resumed run before each that it does: may write other lists, which count for
-     * this step alone. Residual branches are scaled by drop_layers as it is given, whatever is left out; not at all if it
-     * is unset. No row of the table, and not stored: a run that is resumed, or attached to, is given it anew. A list that
-     * cannot be ends the run: -EINVAL. Not on several hosts. */
+     * this step alone. Residual branches are scaled by drop_layers as it is given, whatever is left out; not at all if
+     * it is unset. No row of the table, and not stored: a run that is resumed, or attached to, is given it anew. A list
+     * that cannot be ends the run: -EINVAL. Not on several hosts. */
     void (*on_blocks)(void *user, struct eps_step_blocks *blocks);
     void *blocks_user;
-    /* Called before each step, once the one before it is done: may rewrite the step's rows and its rate. Rows are of one
-     * document, of models that predict tokens. No row of the table, and not stored, as on_blocks. Of `restarts` it is called
-     * again for the steps behind the checkpoint that the run goes on from. Ids and labels that the vocabulary has not, or no
-     * label at all, end the run: -EINVAL. */
+    /* Called before each step, once the one before it is done: may rewrite the step's rows and its rate. Rows are of
+     * one document, of models that predict tokens. No row of the table, and not stored, as on_blocks. Of `restarts` it
+     * is called again for the steps behind the checkpoint that the run goes on from. Ids and labels that the vocabulary
+     * has not, or no label at all, end the run: -EINVAL. */
     enum eps_rows (*on_rows)(void *user, struct eps_step_rows *rows);
     void *rows_user;
-    /* Called when on_rows asks for it, and after every weights_every steps (0: not): the weights are where the daemon has
-     * them, without a copy, for a server that takes them after a step. They are those of a checkpoint of that step. No step
-     * begins before it has returned; then what it was given is void: weights move, and change. No row of the table, and not
-     * stored, as on_blocks. Not on several hosts. A server that asks for tensors in an order of its own:
+    /* Called when on_rows asks for it, and after every weights_every steps (0: not): the weights are where the daemon
+     * has them, without a copy, for a server that takes them after a step. They are those of a checkpoint of that step.
+     * No step begins before it has returned; then what it was given is void: weights move, and change. No row of the
+     * table, and not stored, as on_blocks. Not on several hosts. A server that asks for tensors in an order of its own:
      *
      *     static void update(void *user, const struct eps_weights *weights)
      *     {
@@ -233,8 +238,8 @@ struct eps_train_options {
     enum eps_number precision, moments, grad_dtype;
     enum eps_master master; /* none: of weights in 16 bits */
     enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
-    /* Unset: the fastest of those that `eps bench` has timed on the device; our kernels where it has not. But for these, in
-     * bf16 on CUDA alone; other devices are left out. */
+    /* Unset: the fastest of those that `eps bench` has timed on the device; our kernels where it has not. But for
+     * these, in bf16 on CUDA alone; other devices are left out. */
     enum eps_attention attention;
 
     enum eps_order order;

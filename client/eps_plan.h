@@ -37,9 +37,9 @@ struct eps_choice {
     uint32_t microbatch;  /* rows */
     uint32_t group_parts; /* parts of a share that pass the model together, one row group after another; 0: all */
     bool host_stash;      /* activation checkpoints are in host memory; else on the device */
-    /* Activation checkpoints are of n_stored of the n_inputs layers above the embedding: their inputs stay from forward to
-     * backward. The others' are computed again, a segment of layers at a time; or, if `derives`, a residual net's elementwise, of
-     * what its convolutions gave. */
+    /* Activation checkpoints are of n_stored of the n_inputs layers above the embedding: their inputs stay from forward
+     * to backward. The others' are computed again, a segment of layers at a time; or, if `derives`, a residual net's
+     * elementwise, of what its convolutions gave. */
     uint32_t n_inputs, n_stored;
     bool derives;
     struct eps_blocks blocks[EPS_BLOCKS];
@@ -54,12 +54,13 @@ struct eps_choice {
         predicted_optimizer_ms; /* of the first worker's device, and of the optimizer; likewise */
 };
 
-/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
- * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
- * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
- * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
- * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. With
- * freeze_until it is the plan of the steps before, and fits, minimum and checkpoint_bytes are of both. */
+/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk.
+ * Needs no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If
+ * host_mem is unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits
+ * the daemon alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown;
+ * classes are called LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json
+ * has more. With freeze_until it is the plan of the steps before, and fits, minimum and checkpoint_bytes are of
+ * both. */
 struct eps_plan_term {
     const char *category; /* as eps_memory_row's */
     uint64_t bytes;
@@ -138,9 +139,9 @@ struct eps_plan_form {
     uint64_t exact_kept_bytes, exact_host_bytes;
 };
 enum { EPS_PLAN_FORMS = 12 };
-/* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the exact
- * form and moves on only to one whose step takes at least 5 % less time than the choice so far: what can be kept or remade
- * exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */
+/* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the
+ * exact form and moves on only to one whose step takes at least 5 % less time than the choice so far: what can be kept
+ * or remade exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */
 int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_train_options *options,
                    struct eps_error *error);
 /* The form that options.approximate names (not "any"; NULL: exact); `chosen` is false. Errors as eps_plan. */
@@ -171,9 +172,9 @@ struct eps_timeline {
         /* "products", "convolutions", "convolutions_input" and "convolutions_weights" (their gradients), "attention",
          * "attention_backward", "rest"; constant, as `path` */
         const char *kind;
-        /* What computes it. Products: "cublaslt", or "tiles" on the CPU. Convolutions: "cudnn" or "own". Attention: "cudnn",
-         * "tensor" (our kernels on tensor cores), "dropout" (these with dropout), "plain". The rest, which moves memory:
-         * "memory" */
+        /* What computes it. Products: "cublaslt", or "tiles" on the CPU. Convolutions: "cudnn" or "own". Attention:
+         * "cudnn", "tensor" (our kernels on tensor cores), "dropout" (these with dropout), "plain". The rest, which
+         * moves memory: "memory" */
         const char *path;
         double ms;     /* of busy_ms[EPS_COMPUTE] */
         double tflops; /* while it runs; 0: of the rest */

@@ -27,8 +27,9 @@ struct eps_sampling {
     uint64_t seed;
 };
 
-/* A text to continue: UTF-8, or token ids. With neither, generation begins after the tokens that the tokenizer puts before
- * a text, else after an end-of-text token, or after a newline if the tokens are bytes. Those tokens also precede a text. */
+/* A text to continue: UTF-8, or token ids. With neither, generation begins after the tokens that the tokenizer puts
+ * before a text, else after an end-of-text token, or after a newline if the tokens are bytes. Those tokens also precede
+ * a text. */
 struct eps_prompt {
     const char *text; /* (n_bytes) */
     size_t n_bytes;
@@ -52,13 +53,13 @@ struct eps_generate_options {
      * last ones: the last half of them moves to the first positions. */
     uint32_t n_tokens;
     struct eps_sampling sampling;
-    /* The likeliest text that a beam search finds, instead of a drawn one: as transformers' with early_stopping=False. 0:
-     * none; then neither samples, sampling nor stops are of use. A text's score is the sum of its tokens' log p, divided by
-     * their number to the power of length_penalty (NAN: 1). */
+    /* The likeliest text that a beam search finds, instead of a drawn one: as transformers' with early_stopping=False.
+     * 0: none; then neither samples, sampling nor stops are of use. A text's score is the sum of its tokens' log p,
+     * divided by their number to the power of length_penalty (NAN: 1). */
     uint32_t n_beams;
     double length_penalty;
-    /* (n_stops) The text ends before the first of these that it holds, wherever tokens begin and end. As stop_strings in
-     * transformers, except that the stop string itself is left out, and that only new text is searched. */
+    /* (n_stops) The text ends before the first of these that it holds, wherever tokens begin and end. As stop_strings
+     * in transformers, except that the stop string itself is left out, and that only new text is searched. */
     const char *const *stops;
     size_t n_stops;
 };
@@ -68,13 +69,13 @@ struct eps_generate_options eps_generate_defaults(void); /* all options unset */
 struct eps_generated { /* also set after a failure, as far as known */
     uint32_t n_texts;  /* with a new token */
     uint32_t n_prompt, n_tokens;
-    /* Until the first new token was drawn, without loading; little if the prompt had been run; and for the other tokens,
-     * without callbacks. Of all texts: the time of passes that drew first tokens alone, and of the others. */
+    /* Until the first new token was drawn, without loading; little if the prompt had been run; and for the other
+     * tokens, without callbacks. Of all texts: the time of passes that drew first tokens alone, and of the others. */
     double prompt_ms, tokens_ms;
     uint64_t weight_bytes; /* of the whole model */
     uint64_t token_bytes;  /* weight bytes that each token reads */
-    /* Weight bytes that stayed on the device. The others are relayed for each token, or once for a token of each text that
-     * advances, except the token and position tables, which are looked up in host memory. */
+    /* Weight bytes that stayed on the device. The others are relayed for each token, or once for a token of each text
+     * that advances, except the token and position tables, which are looked up in host memory. */
     uint64_t resident_bytes;
     double score;      /* of a beam search's text; NAN: of none, or of several */
     uint32_t n_slides; /* how often the window slid because all positions were used */
@@ -87,9 +88,9 @@ struct eps_generate_events {
         void *user); /* before all texts, of an encoder-decoder: the prompts are sources, and these targets */
     /* Texts come one after another: all samples of the first prompt, then those of the next. */
     void (*on_begin)(void *user, size_t prompt, uint32_t sample);
-    /* Each token as it is drawn, or once the texts before have ended: its id, and the text that it completes, valid UTF-8
-     * and maybe empty. Invalid bytes become U+FFFD. An end token has an empty text. Text that may belong to a stop
-     * string comes with a later token. text is NULL if the model has no tokenizer. */
+    /* Each token as it is drawn, or once the texts before have ended: its id, and the text that it completes, valid
+     * UTF-8 and maybe empty. Invalid bytes become U+FFFD. An end token has an empty text. Text that may belong to a
+     * stop string comes with a later token. text is NULL if the model has no tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
     /* After a text's last token, also of one that was interrupted. */
     void (*on_end)(void *user, const struct eps_generated *text);
@@ -142,12 +143,14 @@ struct eps_chat_events {
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
 };
 struct eps_chat;
-/* Opens the model and starts its worker. The options' texts are borrowed until close; events may be NULL, and so may each
- * callback. -EINVAL: the model has no tokenizer, or no template, or one that is not supported. Undo: eps_chat_close. */
+/* Opens the model and starts its worker. The options' texts are borrowed until close; events may be NULL, and so may
+ * each callback. -EINVAL: the model has no tokenizer, or no template, or one that is not supported. Undo:
+ * eps_chat_close. */
 int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options, const struct eps_chat_events *events,
                   void *user, struct eps_error *error);
-/* Adds a user's message (n bytes of UTF-8) to the conversation, and the answer. After an error the conversation is as it
- * was before; after others than -EINVAL and -E2BIG (the message alone fills the context) the chat can only be closed. */
+/* Adds a user's message (n bytes of UTF-8) to the conversation, and the answer. After an error the conversation is as
+ * it was before; after others than -EINVAL and -E2BIG (the message alone fills the context) the chat can only be
+ * closed. */
 int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct eps_error *error);
 void eps_chat_close(struct eps_chat *chat); /* NULL is safe */
 

@@ -1,6 +1,7 @@
-/* Searches the width of a model's feed-forward layers through libeps: a small GPT-2 learns for some steps; then three runs go
- * on from its checkpoint, in each of which these layers get another width, for as many steps. They keep its data, its rates
- * and what it has learned, so no model begins from nothing. The one with the lowest held-out loss is the best.
+/* Searches the width of a model's feed-forward layers through libeps: a small GPT-2 learns for some steps; then three
+ * runs go on from its checkpoint, in each of which these layers get another width, for as many steps. They keep its
+ * data, its rates and what it has learned, so no model begins from nothing. The one with the lowest held-out loss is
+ * the best.
  *
  *     cc example_widths.c -o example_widths $(pkg-config --cflags --libs eps)
  *     ./example_widths book.txt runs/widths 300 */
@@ -22,8 +23,8 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
     *last = loss;
 }
 
-/* Held-out loss of a run, which begins from `model` or, with other widths, from what `resume` has learned. Ends the program
- * if it fails. */
+/* Held-out loss of a run, which begins from `model` or, with other widths, from what `resume` has learned. Ends the
+ * program if it fails. */
 static double train(struct eps_train_options options, const char *const *data, const char *out, uint64_t steps)
 {
     const struct eps_train_events events = {.on_evaluated = on_evaluated};

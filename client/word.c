@@ -1,5 +1,5 @@
-/* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote), a file
- * for output (eps_open_output), a number (eps_format_real). */
+/* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote), a
+ * file for output (eps_open_output), a number (eps_format_real). */
 #include "client/eps.h"
 
 #include "proto/base/dump.h"

@@ -285,8 +285,8 @@ static long slower(long ms)
     return 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS;
 }
 
-/* True if trying again may help: nobody listens there yet; or, where a daemon was reached before, its host or the network
- * is down, it is stopped or died, or its port is busy. */
+/* True if trying again may help: nobody listens there yet; or, where a daemon was reached before, its host or the
+ * network is down, it is stopped or died, or its port is busy. */
 static bool may_come(int rc, bool was_there)
 {
     static const int passing[] = {
@@ -330,8 +330,8 @@ static void say_waiting(const struct worker_process *w, const struct place *plac
 }
 
 /* A daemon started together with this worker may not have opened its listener yet. A private one has, for its client. A
- * worker that lost its daemon, or has reached it, waits for the next one without end, ever more slowly; so does one that is
- * cut off. */
+ * worker that lost its daemon, or has reached it, waits for the next one without end, ever more slowly; so does one
+ * that is cut off. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
     long pause_ms = RETRY_MS, waited_ms = 0;
@@ -379,8 +379,8 @@ static void await_listener(const char *address)
     }
 }
 
-/* Until a daemon holds the directory's lock again: the device is claimed only then. Whoever may not read the lock, as it
- * is another user's, finds out at the listener. */
+/* Until a daemon holds the directory's lock again: the device is claimed only then. Whoever may not read the lock, as
+ * it is another user's, finds out at the listener. */
 static void await_successor(const char *directory)
 {
     char lock[4096];
@@ -403,8 +403,8 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Starts libuv's threads while signals are blocked, so that they inherit the mask: one of them could take a signal while
- * seek_successor begins anew, and it would be lost. */
+/* Starts libuv's threads while signals are blocked, so that they inherit the mask: one of them could take a signal
+ * while seek_successor begins anew, and it would be lost. */
 static void start_pool(void *process)
 {
     struct worker_process *w = process;
@@ -520,8 +520,8 @@ static int work(const struct device_arguments *arguments, char **argv, struct er
     return rc;
 }
 
-/* A private worker ends with its daemon, which may save for some time after the process that started both has ended. One
- * that makes a profile has no daemon. */
+/* A private worker ends with its daemon, which may save for some time after the process that started both has ended.
+ * One that makes a profile has no daemon. */
 static bool follow(const struct device_arguments *arguments)
 {
     return arguments->profile      ? process_follow_parent(arguments->parent)

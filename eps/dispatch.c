@@ -62,8 +62,8 @@ static void refuse_role(struct peer *peer)
     peer_refuse(peer, "a message that its role does not send");
 }
 
-/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer, and also until the
- * job's workers are released. */
+/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer, and also
+ * until the job's workers are released. */
 static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_CLIENT)
@@ -136,8 +136,8 @@ static void on_drain(struct daemon *d, struct peer *peer, const struct message *
     session_send(peer->session, m);
 }
 
-/* The peer will serve its files, instead of those that it serves so far, unless a job or a snapshot has these. Descriptors
- * that it leaves unread would be taken from all others. */
+/* The peer will serve its files, instead of those that it serves so far, unless a job or a snapshot has these.
+ * Descriptors that it leaves unread would be taken from all others. */
 static void on_files(struct peer *peer, bool trace)
 {
     const struct message m = {.kind = MESSAGE_FILES, .files.trace = trace};
@@ -163,8 +163,8 @@ static void on_files(struct peer *peer, bool trace)
     job_close_fds(fds, n);
 }
 
-/* The weights of a job that rests, for its client to read: all of them are of one version. Descriptors that it leaves unread
- * would be taken from all others. */
+/* The weights of a job that rests, for its client to read: all of them are of one version. Descriptors that it leaves
+ * unread would be taken from all others. */
 static void send_map(struct peer *peer, const struct job *job, uint32_t first)
 {
     const uint32_t n_units = job->model.n_units, left = first < n_units ? n_units - first : 0;
@@ -373,8 +373,8 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     }
 }
 
-/* A message of the protocol of the present job, by its client or a worker that has memory in it: a step takes as many as it
- * takes, and nobody else can send one without a fault. */
+/* A message of the protocol of the present job, by its client or a worker that has memory in it: a step takes as many
+ * as it takes, and nobody else can send one without a fault. */
 static bool is_of_job(const struct daemon *d, const struct peer *peer, enum message_kind kind)
 {
     const bool is_client = d->job->client == peer, is_worker = peer->role == ROLE_WORKER && peer->state != PEER_IDLE;

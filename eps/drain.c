@@ -421,8 +421,9 @@ static void end(struct daemon *d)
  *   3. Places of sparse weights, which change once a step is updated and no save reads what was before. Then the step
  *      ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
- *   4. What is due of the workers (membership_go_on): one that leaves is dismissed, the relay hears of a loss, a seat's memory
- *      is made anew, a worker gives its seat back, an idle worker takes one, or one is planned anew for more parts.
+ *   4. What is due of the workers (membership_go_on): one that leaves is dismissed, the relay hears of a loss, a seat's
+ *      memory is made anew, a worker gives its seat back, an idle worker takes one, or one is planned anew for more
+ *      parts.
  *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
  *   6. What other hosts sent, and what their relay leaves to be done: local hears of a fold before it hears of the
  *      update that follows. Then this daemon stops if they do, or begins the job that host 0 has.

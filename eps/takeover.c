@@ -16,7 +16,7 @@ enum {
     ASKED_TICKS = 30, /* that a client which was asked to save may be away: half of PATIENCE_TICKS */
 };
 
-/* ---- the client has gone ------------------------------------------------------------------------------------------ */
+/* ---- the client has gone ----------------------------------------------------------------------------------------- */
 
 /* It did not leave on purpose. */
 static bool has_died(enum message_end end)
@@ -88,7 +88,7 @@ bool takeover_can_save(const struct daemon *d)
     return d->job->detached && job_is_open(d->job) && d->job->output >= 0 && !d->saves.output_gone;
 }
 
-/* ---- a new client ------------------------------------------------------------------------------------------------- */
+/* ---- a new client ------------------------------------------------------------------------------------------------ */
 
 static int check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
 {
@@ -169,7 +169,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
     session_send(client->session, &m);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------ */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err)
 {

@@ -5,7 +5,8 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 
-/* Prints a table, or with json a line with an object, for each checkpoint as it is measured. Returns the exit status. */
+/* Prints a table, or with json a line with an object, for each checkpoint as it is measured. Returns the exit
+ * status. */
 int report_bias(const struct command *command, const struct eps_bias_options *options, bool json);
 
 #endif

@@ -1,4 +1,5 @@
-/* tools/train_options.h - the arguments of eps train and eps plan, made from the table of options (client/eps_options.h). */
+/* tools/train_options.h - the arguments of eps train and eps plan, made from the table of options
+ * (client/eps_options.h). */
 #ifndef TOOLS_TRAIN_OPTIONS_H
 #define TOOLS_TRAIN_OPTIONS_H
 

@@ -53,7 +53,7 @@ struct batch {
     uint32_t n_rows;
 };
 
-/* ---- what the caller hears ---------------------------------------------------------------------------------------- */
+/* ---- what the caller hears --------------------------------------------------------------------------------------- */
 
 static void tell_tokens(struct batch *b, struct text *text)
 {
@@ -109,7 +109,7 @@ static void tell(struct batch *b, bool end, int rc)
     }
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static uint32_t vocabulary(const struct batch *b)
 {
@@ -191,8 +191,8 @@ static void start_text(struct batch *b, uint32_t r, uint32_t from)
     row->first = has_run ? row->n_window : 0;
 }
 
-/* First the texts whose prompt has run, as others will replace what it left. Of those that have the same prompt, one runs
- * it, and the others wait. */
+/* First the texts whose prompt has run, as others will replace what it left. Of those that have the same prompt, one
+ * runs it, and the others wait. */
 static void start_texts(struct batch *b)
 {
     for (uint32_t r = 0; r < b->n_rows; r++) {
@@ -217,9 +217,9 @@ static bool is_source(const struct batch *b, uint32_t r)
     return false;
 }
 
-/* Runs what the rows have to run. A row whose tokens are still to be copied only goes on after them: to run others in their
- * place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they run
- * again if the worker is lost. */
+/* Runs what the rows have to run. A row whose tokens are still to be copied only goes on after them: to run others in
+ * their place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they
+ * run again if the worker is lost. */
 static int run_rows(struct batch *b, struct error *err)
 {
     struct plan_tokens tokens[PLAN_GENERATE_ROWS];
@@ -241,7 +241,7 @@ static int run_rows(struct batch *b, struct error *err)
     return n > 0 ? client_job_generate(&b->writer->job, tokens, b->n_rows, err) : 0;
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 /* Notes a token for the caller. */
 static int note(struct batch *b, uint32_t r, uint32_t id, struct error *err)
@@ -357,7 +357,7 @@ static int advance(struct batch *b, struct error *err)
     return 0;
 }
 
-/* ---- all texts ---------------------------------------------------------------------------------------------------- */
+/* ---- all texts --------------------------------------------------------------------------------------------------- */
 
 static int open_rows(struct batch *b, struct error *err)
 {

@@ -2,11 +2,11 @@
  *
  * A pass runs the new tokens of each row: the prompt of a text that begins, the last drawn token of one that goes on. A
  * text that has ended leaves its row to the next one. A prompt runs once for all its samples: they draw from the same
- * logits, and go on after its keys and values in another row. When all of the model's positions are used, a text's window
- * slides: the last half of the tokens runs again at the first positions, and the text goes on after them.
+ * logits, and go on after its keys and values in another row. When all of the model's positions are used, a text's
+ * window slides: the last half of the tokens runs again at the first positions, and the text goes on after them.
  *
- * What a text says depends on none of this: neither on its row, nor on the other rows. The caller hears of texts in order,
- * of the first that has not ended token by token as they are drawn. */
+ * What a text says depends on none of this: neither on its row, nor on the other rows. The caller hears of texts in
+ * order, of the first that has not ended token by token as they are drawn. */
 #ifndef CLIENT_ASK_BATCH_H
 #define CLIENT_ASK_BATCH_H
 
@@ -21,8 +21,8 @@ struct client_prompt {
 
 struct client_batch_options {
     struct client_writer *writer; /* started, for rows of `window` tokens */
-    /* (n_prompts). Of an encoder-decoder they are sources, and the texts their targets, which begin after the start token
-     * and end with the window. */
+    /* (n_prompts). Of an encoder-decoder they are sources, and the texts their targets, which begin after the start
+     * token and end with the window. */
     const struct client_prompt *prompts;
     size_t n_prompts;
     uint32_t n_samples, n_tokens; /* as in struct eps_generate_options, resolved */

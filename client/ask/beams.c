@@ -50,7 +50,7 @@ struct beams {
     struct eps_generated *sum;
 };
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static int open_beams(struct beam **out, uint32_t n, uint32_t n_tokens, struct error *err)
 {
@@ -103,7 +103,7 @@ static void close_searches(struct beams *b)
     free(b->texts);
 }
 
-/* ---- candidates --------------------------------------------------------------------------------------------------- */
+/* ---- candidates -------------------------------------------------------------------------------------------------- */
 
 static double log_sum_exp(const float *logits, uint32_t n)
 {
@@ -227,7 +227,7 @@ static bool is_done(const struct beams *b, const struct search *s)
     return !(s->live[0].score / pow(s->live[0].n, b->length_penalty) > worst);
 }
 
-/* ---- texts -------------------------------------------------------------------------------------------------------- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* Begins the next prompt's search: one beam without new tokens. */
 static void begin_search(struct beams *b, struct search *s)
@@ -305,7 +305,7 @@ static int tell(struct beams *b, struct error *err)
     return rc;
 }
 
-/* ---- passes ------------------------------------------------------------------------------------------------------- */
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 /* Gives a live beam's row what it has to run: what precedes the text; or its last token, after another's. */
 static void put_beam(const struct beams *b, const struct search *s, const struct beam *beam, struct plan_tokens *tokens)

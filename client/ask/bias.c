@@ -1,12 +1,13 @@
 /* eps_bias: what approximate gradients are worth, as of a run's checkpoints.
  *
- * A gradient is read from the first moments after the run's next step, done by itself from a checkpoint of the same files
- * and other options: with beta1 = 0 Adam's m is the gradient, in fp32, and so is a momentum of SGD that decays to nothing. So
- * what is compared is what the run's own programs compute and sum, over the run's own next minibatch, whatever the form,
- * device, parts and adapters.
+ * A gradient is read from the first moments after the run's next step, done by itself from a checkpoint of the same
+ * files and other options: with beta1 = 0 Adam's m is the gradient, in fp32, and so is a momentum of SGD that decays to
+ * nothing. So what is compared is what the run's own programs compute and sum, over the run's own next minibatch,
+ * whatever the form, device, parts and adapters.
  *
- * Several draws differ in the number that the form gets, and in the random bits that follow from it. Each is a run that is
- * removed once it is compared: of all there stay the sum of the distances, by element, and of their squares, by layer. */
+ * Several draws differ in the number that the form gets, and in the random bits that follow from it. Each is a run that
+ * is removed once it is compared: of all there stay the sum of the distances, by element, and of their squares, by
+ * layer. */
 #include "client/eps.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"

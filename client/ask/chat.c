@@ -293,8 +293,8 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
     return rc;
 }
 
-/* A person may think for as long as they like. If others wait meanwhile, their jobs come first: then all of the conversation
- * is run again. */
+/* A person may think for as long as they like. If others wait meanwhile, their jobs come first: then all of the
+ * conversation is run again. */
 static int answer(struct eps_answer *out, struct eps_chat *chat, const struct client_tokens *tokens, uint32_t reused,
                   struct error *err)
 {

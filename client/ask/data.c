@@ -1,5 +1,5 @@
-/* eps_data: rows as a model sees them, without a model's weights or a daemon. Of packed rows, those that training has: they
- * come from its own source. */
+/* eps_data: rows as a model sees them, without a model's weights or a daemon. Of packed rows, those that training has:
+ * they come from its own source. */
 #include "client/ask/data_images.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"

@@ -55,7 +55,7 @@ static int check(const struct client_forward *forward, const struct eps_eval_opt
     return name ? error_set(err, -EDOM, "%s is not for --bleu: leave it out", name) : 0;
 }
 
-/* ---- data --------------------------------------------------------------------------------------------------------- */
+/* ---- data -------------------------------------------------------------------------------------------------------- */
 
 static int on_target(void *user, const char *text, size_t n, struct error *err)
 {
@@ -117,7 +117,7 @@ static int make_prompts(struct eval_bleu *e, struct error *err)
     return rc;
 }
 
-/* ---- what is written ---------------------------------------------------------------------------------------------- */
+/* ---- what is written --------------------------------------------------------------------------------------------- */
 
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
 {

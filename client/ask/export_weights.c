@@ -121,8 +121,8 @@ static bool is_written(const struct target *to, const struct model_tensor *tenso
     return to->merge ? !tensor->adapts : tensor->saved;
 }
 
-/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes; adapters have one, as PEFT
- * reads no other. */
+/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes; adapters have one, as
+ * PEFT reads no other. */
 static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, bool averages,
                        struct error *err)
 {

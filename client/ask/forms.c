@@ -7,8 +7,8 @@
 
 static const double least_gain = 0.05; /* of a step's time, for a form that is less exact */
 
-/* From exact by unbiased to biased: sums over tokens, and over queries, are estimated without bias; what is computed from coded
- * activations is not linear in them. */
+/* From exact by unbiased to biased: sums over tokens, and over queries, are estimated without bias; what is computed
+ * from coded activations is not linear in them. */
 static const char *const forms[EPS_PLAN_FORMS] = {
     NULL,      "wta=0.3", "wta=0.1",         "attention=0.3",   "wta=0.3,attention=0.3",
     "coded=8", "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4", "pool=2",

@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* As eps_plan, eps_plan_minimum and eps_plan_batch; freeze_until is not read. thawed: of the job that reads the checkpoint
- * of a thaw. */
+/* As eps_plan, eps_plan_minimum and eps_plan_batch; freeze_until is not read. thawed: of the job that reads the
+ * checkpoint of a thaw. */
 int client_plan_form(struct eps_plan *out, const struct eps_train_options *options, bool thawed,
                      struct eps_error *error);
 int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);

@@ -64,7 +64,8 @@ static bool is_same(int fd, const char *path)
            ours.st_dev == named.st_dev;
 }
 
-/* An active run may remove or replace a checkpoint while it is read; then it is checked again. *gone: it was removed. */
+/* An active run may remove or replace a checkpoint while it is read; then it is checked again. *gone: it was
+ * removed. */
 static int check_path(const char *path, uint64_t *step, bool *gone, struct error *err)
 {
     char copy[PATH_MAX];

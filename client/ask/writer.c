@@ -136,8 +136,8 @@ bool client_writer_gave_way(const struct client_writer *w)
     return w->forward->link.failed == -EAGAIN;
 }
 
-/* The new job's request goes over the connection, and might overtake a request for the old one on the channel; the answer tells
- * that the daemon has read that. */
+/* The new job's request goes over the connection, and might overtake a request for the old one on the channel; the
+ * answer tells that the daemon has read that. */
 int client_writer_renew(struct client_writer *w, struct error *err)
 {
     struct message m;

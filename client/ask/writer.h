@@ -1,8 +1,8 @@
 /* client/ask/writer.h - writes tokens after others, one at a time: what eps_generate and eps_chat share.
  *
- * The worker keeps the keys and values of the tokens that it has run, of several rows that advance together. Each row has
- * a line of the writer, which draws the next token from the last logits, turns it into text, and knows when the text ends:
- * at an end token of the model, or at a stop string. */
+ * The worker keeps the keys and values of the tokens that it has run, of several rows that advance together. Each row
+ * has a line of the writer, which draws the next token from the last logits, turns it into text, and knows when the
+ * text ends: at an end token of the model, or at a stop string. */
 #ifndef CLIENT_ASK_WRITER_H
 #define CLIENT_ASK_WRITER_H
 

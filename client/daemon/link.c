@@ -215,8 +215,8 @@ void client_link_send_fds(struct client_link *link, const struct message *m, con
         session_send_fds(link->session, m, fds, n_fds);
 }
 
-/* REFUSED and FAILED are errors. A worker that was lost may be the cause, while a job runs (-EIO), or because a job found
- * none (-EAGAIN). */
+/* REFUSED and FAILED are errors. A worker that was lost may be the cause, while a job runs (-EIO), or because a job
+ * found none (-EAGAIN). */
 static int report_fault(struct client_link *link, const struct message *m, struct error *err)
 {
     if (m->kind != MESSAGE_REFUSED && m->kind != MESSAGE_FAILED)

@@ -75,9 +75,9 @@ struct client_await {
 /* Sets the limit of a link that has waited for nothing yet. wait: as in eps_train_options. -EDOM. */
 int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err);
 
-/* As client_observer_open, but retries as long as that returns -ENOENT or -ECONNREFUSED: until the daemon at address has
- * opened its listener, or until a run begins to write there. A watch ends the wait. Without an address ("" is none), or
- * without await (NULL), it does not wait. */
+/* As client_observer_open, but retries as long as that returns -ENOENT or -ECONNREFUSED: until the daemon at address
+ * has opened its listener, or until a run begins to write there. A watch ends the wait. Without an address ("" is
+ * none), or without await (NULL), it does not wait. */
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
 

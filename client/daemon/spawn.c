@@ -262,8 +262,8 @@ static bool is_replaced(const struct client_child *child)
     return child->lost || child->signal || child->status == 0;
 }
 
-/* How long a child's end is not reported: what it ends with, or what replaces it, may be known later. A worker that ends
- * with its daemon is not the cause. */
+/* How long a child's end is not reported: what it ends with, or what replaces it, may be known later. A worker that
+ * ends with its daemon is not the cause. */
 static uint64_t patience_ms(const struct client_spawn *spawn, unsigned i)
 {
     const bool has_daemon = i > 0 && !spawn->children[0].ended;

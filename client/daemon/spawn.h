@@ -2,8 +2,8 @@
  *
  * They are ordinary processes in a directory named after the run, $XDG_RUNTIME_DIR/eps/run-PID-..., so eps status finds
  * them. The daemon ends with the client's session, or with this process, but saves first what was promised
- * (eps/takeover.h); the workers end with the daemon. Each runs in a process session of its own, so Ctrl-C reaches only the
- * client, which stops them in order. */
+ * (eps/takeover.h); the workers end with the daemon. Each runs in a process session of its own, so Ctrl-C reaches only
+ * the client, which stops them in order. */
 #ifndef CLIENT_DAEMON_SPAWN_H
 #define CLIENT_DAEMON_SPAWN_H
 

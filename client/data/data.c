@@ -350,7 +350,8 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
     return rc;
 }
 
-/* The bytes of a name before =WEIGHT, which is no part of the name of a file that exists; all of them, and 1, without it. */
+/* The bytes of a name before =WEIGHT, which is no part of the name of a file that exists; all of them, and 1, without
+ * it. */
 static size_t find_weight(double *weight, const char *name)
 {
     const char *equals = strrchr(name, '=');

@@ -47,8 +47,8 @@ static uint32_t below(struct draws *d, uint32_t bound)
     return (uint32_t)((uint64_t)d->words[d->n++ % 4] * bound >> 32);
 }
 
-/* True where the next of n_runs runs begins: of the n - 1 places between n tokens the cuts are drawn one after the other
- * (selection sampling: Knuth, The Art of Computer Programming 2, section 3.4.2). */
+/* True where the next of n_runs runs begins: of the n - 1 places between n tokens the cuts are drawn one after the
+ * other (selection sampling: Knuth, The Art of Computer Programming 2, section 3.4.2). */
 struct cutting {
     struct draws *draws;
     uint32_t places, cuts; /* that are left */

@@ -2,13 +2,13 @@
  *
  * Of a window of n tokens a fraction is chosen, in runs of three on average. In the source each run is one sentinel,
  * <extra_id_0>, <extra_id_1> and so on; the target is each sentinel with its run behind it. An end token ends both. The
- * number of tokens and of runs follows from n, so all windows make rows of one length; where runs begin and end is drawn,
- * each way alike: a cut of the chosen tokens into runs, and one of the others, which come first.
+ * number of tokens and of runs follows from n, so all windows make rows of one length; where runs begin and end is
+ * drawn, each way alike: a cut of the chosen tokens into runs, and one of the others, which come first.
  *
  * A draw is a function of the seed and the row's number (proto/base/random.h), as in client/data/masks.h.
  *
- * Source: Raffel et al., arXiv:1910.10683, section 3.1.4; lengths and cuts as in run_t5_mlm_flax.py of transformers and in
- * random_spans_noise_mask of the authors' t5. */
+ * Source: Raffel et al., arXiv:1910.10683, section 3.1.4; lengths and cuts as in run_t5_mlm_flax.py of transformers and
+ * in random_spans_noise_mask of the authors' t5. */
 #ifndef CLIENT_DATA_SPANS_H
 #define CLIENT_DATA_SPANS_H
 

@@ -1,4 +1,5 @@
-/* client/data/unread.h - what data have and nobody reads, so that the user hears of it: keys of objects, columns, files.
+/* client/data/unread.h - what data have and nobody reads, so that the user hears of it: keys of objects, columns,
+ * files.
  *
  * Each file counts its keys as it is read. Files of a directory that are no data are counted when it is opened. */
 #ifndef CLIENT_DATA_UNREAD_H
@@ -39,8 +40,8 @@ void client_unread_pass(struct client_data *data, const char *name);
 
 void client_unread_free(struct client_unread *unread); /* safe on a zeroed struct */
 
-/* Tells what of data, which were read, was not, a sentence each: files and folders in directories, keys of each file. option:
- * "--data". */
+/* Tells what of data, which were read, was not, a sentence each: files and folders in directories, keys of each file.
+ * option: "--data". */
 void client_unread_tell(const struct client_data *data, const char *option,
                         void (*tell)(void *user, const char *sentence), void *user);
 

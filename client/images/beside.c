@@ -12,7 +12,8 @@ enum { MOST_CLASSES = 65536, NAMES_BYTES = 65536 };
 
 /* ---- Labels ---- */
 
-/* path with the last `from` of its base name replaced by `to`; the same path if there is none. Owned; NULL: no memory. */
+/* path with the last `from` of its base name replaced by `to`; the same path if there is none. Owned; NULL: no
+ * memory. */
 static char *replaced(const char *path, const char *from, const char *to)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *found = NULL;

@@ -1,4 +1,5 @@
-/* client/images/images.h - labelled images from files: where each is, its class, and its pixels when they are asked for.
+/* client/images/images.h - labelled images from files: where each is, its class, and its pixels when they are asked
+ * for.
  *
  *   files               labels                                      names of classes
  *   CIFAR's .bin        in the records                              batches.meta.txt or fine_label_names.txt beside it
@@ -9,12 +10,12 @@
  *   folder each class
  *
  * Files may be compressed (client/data/data.h), labels also where their images are not. Without names the classes are
- * numbers from 0 to the largest label; of CIFAR all ten or hundred, whichever occur. A class folder gives its files that
- * end in .png, .jpg or .jpeg, and those in its own folders; others, and what begins with a dot, are passed over.
+ * numbers from 0 to the largest label; of CIFAR all ten or hundred, whichever occur. A class folder gives its files
+ * that end in .png, .jpg or .jpeg, and those in its own folders; others, and what begins with a dot, are passed over.
  *
- * Every image is read and decoded once, on all processors, so that a damaged one is found now rather than after hours, and
- * then again whenever it is asked for. An image takes 16 bytes of memory, in folders beside its name; and decoding takes
- * on each thread the bytes of the largest file and of the largest image, at most 64 Mi pixels. */
+ * Every image is read and decoded once, on all processors, so that a damaged one is found now rather than after hours,
+ * and then again whenever it is asked for. An image takes 16 bytes of memory, in folders beside its name; and decoding
+ * takes on each thread the bytes of the largest file and of the largest image, at most 64 Mi pixels. */
 #ifndef CLIENT_IMAGES_IMAGES_H
 #define CLIENT_IMAGES_IMAGES_H
 
@@ -52,8 +53,8 @@ struct client_images {
     uint64_t hash;     /* xxh3, 64 bits, over the stored bytes of all images in order, and their labels */
 };
 
-/* Class `number` of a file's images has this name, and the number *label in the list of all. -EINVAL with a sentence: it
- * is no class of the model. Rows keep the list (client/rows/labels.h), which this folder comes before. */
+/* Class `number` of a file's images has this name, and the number *label in the list of all. -EINVAL with a sentence:
+ * it is no class of the model. Rows keep the list (client/rows/labels.h), which this folder comes before. */
 struct client_image_classes {
     int (*find)(uint32_t *label, void *user, const char *name, struct error *err);
     void *user;
@@ -66,8 +67,9 @@ struct client_images_rules {
 };
 
 /* Reads every image of the files (client_data_open_images), which stay the caller's and must live as long. -EINVAL or
- * -errno with a sentence that begins with the file: it is of no known format, damaged or truncated, an image is too large,
- * labels are missing or out of range, a class folder has no image. Undo: client_images_free, also after a failure. */
+ * -errno with a sentence that begins with the file: it is of no known format, damaged or truncated, an image is too
+ * large, labels are missing or out of range, a class folder has no image. Undo: client_images_free, also after a
+ * failure. */
 int client_images_read(struct client_images *out, struct client_data *data, const struct client_images_rules *rules,
                        struct error *err);
 /* Gives class i the number to[i] (NULL: all stay), and adds the labels to the hash. Once, after reading. */

@@ -4,8 +4,8 @@
  *   CIFAR-100  the same with two labels, coarse and fine: 3074 bytes. Images have the fine one.
  *   IDX        u32, big-endian: 0x00000803 | images | height | width; then grey pixels. Labels are a file of their own:
  *              0x00000801 | labels; then a byte each.
- *   .npy       |u1, (images, height, width) or (images, height, width, 1 or 3), in C order; labels a file of their own of
- *              one dimension of integers.
+ *   .npy       |u1, (images, height, width) or (images, height, width, 1 or 3), in C order; labels a file of their own
+ *              of one dimension of integers.
  *
  * Sources: cs.toronto.edu/~kriz/cifar.html; Yann LeCun, "The MNIST database", file formats; client/data/npy.h. */
 #ifndef CLIENT_IMAGES_RAW_H
@@ -45,9 +45,9 @@ static inline size_t client_raw_bytes(const struct client_raw *raw)
 /* Classes of the format: 0: its labels decide. */
 uint32_t client_raw_classes(enum client_raw_format format);
 
-/* Recognises a file of `bytes` bytes by its first n, head, which are not trusted; if nothing else, a file whose name ends
- * in .bin (is_bin) is CIFAR's, by its size. -EINVAL with a sentence: none of these formats, a header that promises more
- * or fewer bytes than there are, an image that is too large or has no pixels. */
+/* Recognises a file of `bytes` bytes by its first n, head, which are not trusted; if nothing else, a file whose name
+ * ends in .bin (is_bin) is CIFAR's, by its size. -EINVAL with a sentence: none of these formats, a header that promises
+ * more or fewer bytes than there are, an image that is too large or has no pixels. */
 int client_raw_parse(struct client_raw *out, const uint8_t *head, size_t n, uint64_t bytes, bool is_bin,
                      struct error *err);
 

@@ -32,7 +32,8 @@ static int grow(void *block, size_t *cap, size_t n, size_t element_bytes, struct
     return 0;
 }
 
-/* The place i of the row in what is scaled; -1: it is border. A border is narrower than the row, so it is reflected once. */
+/* The place i of the row in what is scaled; -1: it is border. A border is narrower than the row, so it is reflected
+ * once. */
 static int64_t place_of(const struct axis *a, uint32_t i)
 {
     int64_t place = a->begin + (a->flips ? a->n - 1 - i : i);

@@ -1,7 +1,7 @@
 /* client/images/sums.h - the mean of each channel over rows, and its deviation, from exact sums.
  *
- * Sums of whole numbers are the same in any order, on any number of threads. A pixel counts as a value from 0 to 255; means
- * and deviations are those of value / 255, as papers give them. */
+ * Sums of whole numbers are the same in any order, on any number of threads. A pixel counts as a value from 0 to 255;
+ * means and deviations are those of value / 255, as papers give them. */
 #ifndef CLIENT_IMAGES_SUMS_H
 #define CLIENT_IMAGES_SUMS_H
 

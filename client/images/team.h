@@ -15,8 +15,8 @@ enum { CLIENT_TEAM_MOST = 32 }; /* threads */
 typedef int client_team_work(void *user, unsigned thread, size_t item, struct error *err);
 
 /* Does items 0 .. n-1 on n_threads threads, at most CLIENT_TEAM_MOST, of which the caller's is one; fewer if the system
- * refuses them. Blocks until all have ended. The watch (may be NULL) is asked on the caller's thread. Returns the error of
- * the first item that failed, whichever thread met it; or the watch's. */
+ * refuses them. Blocks until all have ended. The watch (may be NULL) is asked on the caller's thread. Returns the error
+ * of the first item that failed, whichever thread met it; or the watch's. */
 int client_team_run(unsigned n_threads, size_t n, client_team_work *work, void *user, const struct client_watch *watch,
                     struct error *err);
 

@@ -201,8 +201,8 @@ static int check_base(const struct client_model *model, json_t *key, const char 
     return json_object_set_new(key, BASE_KEY, json_string(digits)) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
-/* In PEFT the table of tokens and the head of a tied base are two modules, of which each that modules_to_save names becomes a
- * copy. *unties: it names either. -EINVAL where two stacks, or more than a head, share the table. */
+/* In PEFT the table of tokens and the head of a tied base are two modules, of which each that modules_to_save names
+ * becomes a copy. *unties: it names either. -EINVAL where two stacks, or more than a head, share the table. */
 static int check_tied(bool *unties, const struct client_model *model, const json_t *peft, struct error *err)
 {
     const struct model_config *c = &model->config;
@@ -381,8 +381,8 @@ static int parse(struct lora *out, const char *text, struct error *err)
     return rc;
 }
 
-/* Modules of a classifier that are trained as a whole: its head; and those that the base's files lack, which an adapter could
- * not be loaded without. NULL: no memory. */
+/* Modules of a classifier that are trained as a whole: its head; and those that the base's files lack, which an adapter
+ * could not be loaded without. NULL: no memory. */
 static json_t *trained_modules(const struct client_model *model, struct error *err)
 {
     const struct model_config *c = &model->config;

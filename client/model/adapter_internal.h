@@ -44,13 +44,13 @@ struct client_adapter_map {
 struct client_adapter_map client_adapter_find(struct client_adapter_targets *targets, const char *name);
 
 /* Resolves which linear maps of a model without an adapter have one, and how: *key, the keys beside peft in config.json
- * (proto/model/adapter.h), owned; and whether the maps' weights are (in, out), PEFT's fan_in_fan_out. strict: each target must
- * match. -EINVAL with a sentence that says which names there are. */
+ * (proto/model/adapter.h), owned; and whether the maps' weights are (in, out), PEFT's fan_in_fan_out. strict: each
+ * target must match. -EINVAL with a sentence that says which names there are. */
 int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const json_t *peft,
                            bool strict, struct error *err);
 
-/* A number that tells bases apart: of the names, shapes and some values of all tensors in the first n files, however they are
- * divided among them. */
+/* A number that tells bases apart: of the names, shapes and some values of all tensors in the first n files, however
+ * they are divided among them. */
 int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, struct error *err);
 
 #endif

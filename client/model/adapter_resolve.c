@@ -1,8 +1,9 @@
-/* Which linear maps of a model an adapter_config.json adapts, block by block, and which base the adapter's files are of.
+/* Which linear maps of a model an adapter_config.json adapts, block by block, and which base the adapter's files are
+ * of.
  *
- * The maps are seen from the bottom up. Each block gives a row: the rank and alpha of each map that it has; so do all layers
- * outside of blocks together. Rows that differ are the forms of config.json's key. Where every row says the same as peft does,
- * the key has none. */
+ * The maps are seen from the bottom up. Each block gives a row: the rank and alpha of each map that it has; so do all
+ * layers outside of blocks together. Rows that differ are the forms of config.json's key. Where every row says the same
+ * as peft does, the key has none. */
 #include "client/model/adapter_internal.h"
 #include "proto/base/json.h"
 #include "proto/model/checkpoint.h"

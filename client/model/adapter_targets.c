@@ -1,8 +1,8 @@
 /* Which modules PEFT adapts, and with which rank and alpha: what adapter_config.json says of names.
  *
- * The rules are PEFT's own, in check_target_module_exists and get_pattern_key, patterns included: they are compiled here from
- * the same texts. Of several keys of rank_pattern that match a module the first in the file counts. A pattern that gives no
- * answer within STEPS refuses the adapter, since "no match" would be another adapter. */
+ * The rules are PEFT's own, in check_target_module_exists and get_pattern_key, patterns included: they are compiled
+ * here from the same texts. Of several keys of rank_pattern that match a module the first in the file counts. A pattern
+ * that gives no answer within STEPS refuses the adapter, since "no match" would be another adapter. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "client/model/adapter_internal.h"
 

@@ -1,7 +1,7 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
- * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers read the
- * other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
+ * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers
+ * read the other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
@@ -60,8 +60,8 @@ void client_job_free(struct client_job *job); /* frees this side only; safe on a
 struct client_buffer client_job_buffer(const struct client_job *job, unsigned buffer);
 
 /* Mean loss over the labels of all held-out rows (n_labels of them), in nats, with the current weights, and
- * source->logits and source->scores. No step may be open. Uses `buffer`. -EINVAL: the loss is no number; errors as waits in
- * client/daemon/link.h and as client_source_fill_held_out. */
+ * source->logits and source->scores. No step may be open. Uses `buffer`. -EINVAL: the loss is no number; errors as
+ * waits in client/daemon/link.h and as client_source_fill_held_out. */
 int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err);
 
@@ -76,8 +76,8 @@ struct client_scored_rows {
     uint64_t step;
     bool base; /* without adapters */
 };
-/* Log p of each label of these rows, by a job with weights: (n_rows, n_tokens), 0 where there is none; valid until the next
- * evaluation. No step may be open. Errors as client_job_evaluate. */
+/* Log p of each label of these rows, by a job with weights: (n_rows, n_tokens), 0 where there is none; valid until the
+ * next evaluation. No step may be open. Errors as client_job_evaluate. */
 int client_job_score(const float **log_p, struct client_job *job, const struct client_scored_rows *rows,
                      struct error *err);
 

@@ -92,7 +92,8 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
 /* The class of transformers that loads such a model, or NULL. */
 const char *client_model_loader(const struct model_config *config);
 
-/* What PEFT calls the task of adapters of such a model, "CAUSAL_LM", and its class that loads them; NULL: it has none. */
+/* What PEFT calls the task of adapters of such a model, "CAUSAL_LM", and its class that loads them; NULL: it has
+ * none. */
 struct client_peft {
     const char *task, *loader;
 };
@@ -109,9 +110,9 @@ bool client_model_follow_training(const char **chat_template, enum eps_split *sp
 #define CLIENT_MODEL_DTYPE_KEY "source_dtype"
 enum safetensors_type client_model_dtype(const json_t *options);
 
-/* Makes a model from open files, such as a snapshot of a live one. name->path is what sentences call it, and begin with.
- * The base of an adapter that has weights is opened. Takes ownership of config_fd, weights_fd (-1: fresh weights) and
- * side (may be NULL), also on failure. Errors as client_model_open, but -EINVAL if the base is not there. */
+/* Makes a model from open files, such as a snapshot of a live one. name->path is what sentences call it, and begin
+ * with. The base of an adapter that has weights is opened. Takes ownership of config_fd, weights_fd (-1: fresh weights)
+ * and side (may be NULL), also on failure. Errors as client_model_open, but -EINVAL if the base is not there. */
 int client_model_from(struct client_model *out, const struct client_model_name *name, int config_fd, int weights_fd,
                       json_t *side, struct error *err);
 

@@ -77,7 +77,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
 /* Says that data (n names, of which the first is said) hold nothing, after their option and a blank, or "". -EINVAL. */
 int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err);
 
-/* Checks the tokens of a row, and those that are asked to be its source; source: those that are (struct client_facts). -EDOM. */
+/* Checks the tokens of a row, and those that are asked to be its source; source: those that are (struct client_facts).
+ * -EDOM. */
 int client_options_check_seq(uint32_t seq, uint32_t n_positions, uint32_t source_seq, uint32_t source,
                              struct error *err);
 
@@ -87,8 +88,9 @@ int client_options_mask(double *fraction, bool masked, struct error *err);
 /* Number of training tokens (client_windows_n_train). options are resolved. */
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
 
-/* Resolves moments, sums, master, commit and optimizer; parts are known. With one part both optimizers are the same. With
- * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. -EDOM. */
+/* Resolves moments, sums, master, commit and optimizer; parts are known. With one part both optimizers are the same.
+ * With several, AdamA's result depends on their number, by default that of the workers, so it must be asked for.
+ * -EDOM. */
 int client_options_commit(struct eps_train_options *options, struct error *err);
 
 /* Resolves the schedule, and the steps and the factor of --schedule step: -EDOM. */
@@ -116,8 +118,8 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
                                const struct eps_train_options *resolved, const struct model *model);
 
 /* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen, in the form of `base`; the
- * options' precision counts, too. Owned: model_free, also after a failure. -EDOM if a pattern is wrong, or if there is a
- * base without frozen tensors; otherwise as model_init. */
+ * options' precision counts, too. Owned: model_free, also after a failure. -EDOM if a pattern is wrong, or if there is
+ * a base without frozen tensors; otherwise as model_init. */
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *options,
                          struct error *err);
 
@@ -166,8 +168,8 @@ int client_options_check_connect(const struct eps_train_options *options, struct
 int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
                           struct error *err);
 
-/* Reads an option of words that are separated by commas: "wta=0.3,coded=8". text NULL: none. read: 0, or an error with a
- * sentence, of n characters of which more may follow. -EDOM with a sentence: nothing stands between two commas. */
+/* Reads an option of words that are separated by commas: "wta=0.3,coded=8". text NULL: none. read: 0, or an error with
+ * a sentence, of n characters of which more may follow. -EDOM with a sentence: nothing stands between two commas. */
 typedef int client_options_word(void *context, const char *word, size_t n, struct error *err);
 int client_options_words(const char *option, const char *text, client_options_word *read, void *context,
                          struct error *err);

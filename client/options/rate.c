@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Reads the next of numbers that ascend, separated by commas; false after the last, or at one that does not follow, which
- * is then at *rest. */
+/* Reads the next of numbers that ascend, separated by commas; false after the last, or at one that does not follow,
+ * which is then at *rest. */
 static bool next_milestone(uint64_t *milestone, const char **rest)
 {
     char *end;

@@ -27,7 +27,7 @@ const char *client_option_key(char out[CLIENT_OPTION_KEY], const struct eps_opti
     return out;
 }
 
-/* ---- by type ------------------------------------------------------------------------------------------------------ */
+/* ---- by type ----------------------------------------------------------------------------------------------------- */
 
 static const void *value_at(const struct eps_train_options *options, const struct eps_option *row)
 {
@@ -95,7 +95,7 @@ static void set_whole(struct eps_train_options *options, const struct eps_option
            value_bytes(row));
 }
 
-/* ---- set, compared, copied ---------------------------------------------------------------------------------------- */
+/* ---- set, compared, copied --------------------------------------------------------------------------------------- */
 
 void client_option_clear(struct eps_train_options *options, const struct eps_option *row)
 {
@@ -142,7 +142,7 @@ bool client_option_same(const struct eps_train_options *a, const struct eps_trai
     return true;
 }
 
-/* ---- words -------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* Formats the i-th word of a choice, from 1; false if it has fewer. */
 static bool word_of(char out[CLIENT_OPTION_KEY], const struct eps_option *row, uint64_t i)
@@ -196,7 +196,7 @@ const char *client_option_print(char out[CLIENT_OPTION_TEXT], const struct eps_t
     return out;
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 json_t *client_option_to_json(const struct eps_train_options *options, const struct eps_option *row)
 {

@@ -41,9 +41,9 @@ bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name)
 /* The step that `latest` points to; UINT64_MAX if it is no link to a step-N. */
 uint64_t client_checkpoints_latest(int directory_fd);
 
-/* Moves steps into out (cap): the interim ones, then the oldest until `keep` are left (0: keep all). Never takes the newest
- * step, nor the one that `latest` points to; the one that `best` points to, and an interim one that is the newest, are
- * kept in addition. Returns the number taken. */
+/* Moves steps into out (cap): the interim ones, then the oldest until `keep` are left (0: keep all). Never takes the
+ * newest step, nor the one that `latest` points to; the one that `best` points to, and an interim one that is the
+ * newest, are kept in addition. Returns the number taken. */
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);
 
 /* Removes a step-N; callable from any thread. Failures are ignored: they must not end a run. */
@@ -95,8 +95,8 @@ void client_past_init(struct client_past *past);
 /* Reads the lines of the first `step` steps. Without the file: nothing is known. */
 void client_past_read(struct client_past *out, const char *directory, uint64_t step);
 
-/* True if an evaluation was due after `step` steps of a run with these options, and has no line: the run ended before it
- * or in it. */
+/* True if an evaluation was due after `step` steps of a run with these options, and has no line: the run ended before
+ * it or in it. */
 bool client_past_lacks_evaluation(const struct client_past *past, const struct eps_train_options *options,
                                   uint64_t step);
 

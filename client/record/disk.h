@@ -17,8 +17,8 @@ struct client_disk {
 int client_disk_of(struct client_disk *out, const struct model *model, unsigned n_moments, uint64_t files_bytes,
                    struct error *err);
 
-/* The run's checkpoints at most at once: those that are kept, the best one, an interim one, one that is copied to a mirror, and the one being written.
- * options are resolved. */
+/* The run's checkpoints at most at once: those that are kept, the best one, an interim one, one that is copied to a
+ * mirror, and the one being written. options are resolved. */
 uint64_t client_disk_most(const struct eps_train_options *options);
 
 /* Bytes of the whole checkpoint. */

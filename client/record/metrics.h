@@ -1,8 +1,8 @@
 /* client/record/metrics.h - metrics.jsonl: one JSON object per step, written when the step completes, exactly once.
  *
- * Keys: step, time (seconds since 1970), loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; on steps
- * that evaluate eval_loss, and the metrics of a task: eval_accuracy, eval_f1, eval_matthews, eval_macro_f1, eval_pearson, eval_spearman;
- * of preferences rewards/chosen, rewards/rejected, rewards/accuracies, rewards/margins,
+ * Keys: step, time (seconds since 1970), loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; on
+ * steps that evaluate eval_loss, and the metrics of a task: eval_accuracy, eval_f1, eval_matthews, eval_macro_f1,
+ * eval_pearson, eval_spearman; of preferences rewards/chosen, rewards/rejected, rewards/accuracies, rewards/margins,
  * logps/chosen and logps/rejected, as TRL logs them, and some of them with eval_ in front; eval_loss_before on the
  * first step, if the loss before it was measured. A number that is unknown or not finite is null. Optional keys:
  * grad_norm (with fenced commit); skipped (true); loss_scale (in fp16); and about once a second memory, in bytes
@@ -48,8 +48,8 @@ int client_metrics_write(struct client_metrics *metrics, const struct eps_step *
 /* Replaces the last line by a longer one, with an evaluation's loss. Errors as client_metrics_write. */
 int client_metrics_rewrite(struct client_metrics *metrics, const struct eps_step *step, struct error *err);
 
-/* Adds an evaluation to the last line of a reopened file, which has none. Errors as client_metrics_write; -EIO: that line
- * cannot be read again. */
+/* Adds an evaluation to the last line of a reopened file, which has none. Errors as client_metrics_write; -EIO: that
+ * line cannot be read again. */
 int client_metrics_add_evaluation(struct client_metrics *metrics, double loss, const struct eps_score *scores,
                                   size_t n_scores, struct error *err);
 

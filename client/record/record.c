@@ -157,8 +157,8 @@ static int refuse_attached(const char *flag, const char *given, const char *stor
                      flag, *given ? " " : "", given, stored);
 }
 
-/* --approximate any leaves to the planner what it chose at the run's beginning, and --attention cudnn which of cuDNN's ways the
- * device had. */
+/* --approximate any leaves to the planner what it chose at the run's beginning, and --attention cudnn which of cuDNN's
+ * ways the device had. */
 static bool leaves_open(const struct eps_train_options *given, const struct eps_train_options *stored,
                         const struct eps_option *row)
 {

@@ -2,11 +2,11 @@
  *
  * One JSON object, "options" in training.json (proto/model/checkpoint.h). Each key is an option's name with _ for -,
  * each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name. The
- * table of options (client/eps_options.h) says which are stored, in which order, and what a missing key means. Paths are
- * absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the data, so that
- * it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are a daemon's; the
- * result does not depend on them. "source_dtype", the type of the weights that the run began from, is absent if that is
- * fp32; "began", the step of the other run's checkpoint that it began from, if there is none. */
+ * table of options (client/eps_options.h) says which are stored, in which order, and what a missing key means. Paths
+ * are absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the data, so
+ * that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are a
+ * daemon's; the result does not depend on them. "source_dtype", the type of the weights that the run began from, is
+ * absent if that is fp32; "began", the step of the other run's checkpoint that it began from, if there is none. */
 #ifndef CLIENT_RECORD_RECORD_H
 #define CLIENT_RECORD_RECORD_H
 
@@ -41,14 +41,14 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
 int client_record_read(struct client_record *out, json_t *json, struct error *err);
 void client_record_free(struct client_record *record); /* safe on a zeroed struct */
 
-/* Merges options for a resumed run, as each row's enum eps_resume says; for one that is attached to, no stored option may
- * differ. Options that are not stored take the given values. Data paths are the given ones; the caller compares their
- * content. -EDOM with the option's name and both values if another option differs. */
+/* Merges options for a resumed run, as each row's enum eps_resume says; for one that is attached to, no stored option
+ * may differ. Options that are not stored take the given values. Data paths are the given ones; the caller compares
+ * their content. -EDOM with the option's name and both values if another option differs. */
 int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
                         const struct client_record *record, struct error *err);
 
-/* The "changes" list of a resumed run (client/record/change.h): the stored list plus what differs from `step` on. options
- * are resolved. *out is owned; -ENOMEM. */
+/* The "changes" list of a resumed run (client/record/change.h): the stored list plus what differs from `step` on.
+ * options are resolved. *out is owned; -ENOMEM. */
 int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
                           uint64_t step);
 

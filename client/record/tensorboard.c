@@ -130,7 +130,8 @@ static int begin(int fd, uint64_t step)
     return write_event(fd, &event);
 }
 
-/* Seconds for a new file's name: now, but later than those of the files that are there, as TensorBoard reads them by name. */
+/* Seconds for a new file's name: now, but later than those of the files that are there, as TensorBoard reads them by
+ * name. */
 static long long stamp_of(const char *directory)
 {
     long long stamp = (long long)time(NULL), other;

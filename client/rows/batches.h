@@ -1,11 +1,12 @@
 /* client/rows/batches.h - which rows of different length each step of a run gets.
  *
- * An epoch takes every row once, or as often as its share's weight says: a permutation of the rows, cut into minibatches, all
- * minibatches of the epoch permuted. The last rows may form a smaller one; where rows flow, the next epoch's first ones fill
- * it. So minibatches have rows of all lengths: those of like length teach less, as each says that texts end there
- * (tools/bench/README.md has figures). The rows of each of its parts are sorted by length, as a microbatch computes no more
- * tokens of its rows than the longest one has (proto/step/pass.h). This is a function of the seed and the epoch alone, so a
- * run resumes where it stopped. In sequential order rows come as they are in the data. */
+ * An epoch takes every row once, or as often as its share's weight says: a permutation of the rows, cut into
+ * minibatches, all minibatches of the epoch permuted. The last rows may form a smaller one; where rows flow, the next
+ * epoch's first ones fill it. So minibatches have rows of all lengths: those of like length teach less, as each says
+ * that texts end there (tools/bench/README.md has figures). The rows of each of its parts are sorted by length, as a
+ * microbatch computes no more tokens of its rows than the longest one has (proto/step/pass.h). This is a function of
+ * the seed and the epoch alone, so a run resumes where it stopped. In sequential order rows come as they are in the
+ * data. */
 #ifndef CLIENT_ROWS_BATCHES_H
 #define CLIENT_ROWS_BATCHES_H
 
@@ -35,8 +36,9 @@ void client_subset_draw(bool *held, size_t n, uint64_t seed);
 int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
                          uint64_t seed, struct error *err);
 int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err); /* -ENOMEM */
-/* Divides data, with the lengths[0] (n[0]) of its rows, into parts[0] to train on and parts[1], which is held out: all rows of
- * eval_data, lengths[1] (n[1]), or if there are none some of data's. Errors and undo as client_subset_divide. */
+/* Divides data, with the lengths[0] (n[0]) of its rows, into parts[0] to train on and parts[1], which is held out: all
+ * rows of eval_data, lengths[1] (n[1]), or if there are none some of data's. Errors and undo as
+ * client_subset_divide. */
 int client_subset_divide_data(struct client_subset parts[2], const uint32_t *const lengths[2], const size_t n[2],
                               uint64_t seed, struct error *err);
 /* An empty one with room for n. -ENOMEM. */
@@ -90,7 +92,8 @@ struct client_batches_options {
 int client_batches_init(struct client_batches *out, const struct client_batches_options *options, struct error *err);
 void client_batches_free(struct client_batches *batches); /* safe on a zeroed struct */
 
-/* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but one. */
+/* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but
+ * one. */
 void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batches *batches, uint64_t step);
 
 /* The rows of a step as samples (at most batch); returns how many there are. */

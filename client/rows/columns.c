@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of GLUE's files, and of the JSON lines that are made of them. An earlier one is taken first: QNLI has a question and a
- * sentence, SST-2 a sentence alone. */
+/* Of GLUE's files, and of the JSON lines that are made of them. An earlier one is taken first: QNLI has a question and
+ * a sentence, SST-2 a sentence alone. */
 static const char *const texts[][2] = {{"text", "text_pair"},      {"sentence1", "sentence2"},
                                        {"question1", "question2"}, {"premise", "hypothesis"},
                                        {"question", "sentence"},   {"sentence", NULL}};

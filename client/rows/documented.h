@@ -1,5 +1,6 @@
-/* client/rows/documented.h - what sources share whose rows are of documents (source_conversations.c, source_preferences.c,
- * source_targets.c): reading, holding rows out, and slots of struct client_source_ops, by their names. */
+/* client/rows/documented.h - what sources share whose rows are of documents (source_conversations.c,
+ * source_preferences.c, source_targets.c): reading, holding rows out, and slots of struct client_source_ops, by their
+ * names. */
 #ifndef CLIENT_ROWS_DOCUMENTED_H
 #define CLIENT_ROWS_DOCUMENTED_H
 
@@ -17,8 +18,8 @@ struct client_documented {
     uint32_t n_held_out;                  /* of the held-out rows, those that are evaluated */
 };
 
-/* reader stands in the sentence "READER a tokenizer" (client_tokenizer_require). Undo: client_documented_free, also after a
- * failure. */
+/* reader stands in the sentence "READER a tokenizer" (client_tokenizer_require). Undo: client_documented_free, also
+ * after a failure. */
 int client_documented_init(struct client_documented *out, const struct client_source_ops *ops,
                            const struct client_source_setup *setup, const char *reader, struct error *err);
 void client_documented_free(struct client_documented *rows);
@@ -34,8 +35,9 @@ const struct client_documents *client_documented_of(const struct client_document
 /* Inputs of the longest document of both parts. */
 uint32_t client_documented_longest(const struct client_documented *rows);
 
-/* Moves a tenth of the rows to train on to the held-out ones. `what` names one in a sentence. together: true of two rows, one
- * behind the other, that must not part; NULL: each stands alone. -EINVAL with a sentence: there is one; -ENOMEM. */
+/* Moves a tenth of the rows to train on to the held-out ones. `what` names one in a sentence. together: true of two
+ * rows, one behind the other, that must not part; NULL: each stands alone. -EINVAL with a sentence: there is one;
+ * -ENOMEM. */
 int client_documented_hold_out(struct client_documented *rows, uint64_t seed, const char *what,
                                bool (*together)(const struct client_documents *documents, uint32_t a, uint32_t b),
                                struct error *err);

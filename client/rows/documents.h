@@ -39,8 +39,8 @@ struct client_documents_rules {
     bool parses;                        /* special tokens that messages spell are tokens */
     bool weighted;                      /* files may have weights */
     bool pairs;                         /* lines are preferences: document 2k is chosen, and 2k + 1 rejected */
-    /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in twos,
-     * of sources and of their targets, line by line. */
+    /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in
+     * twos, of sources and of their targets, line by line. */
     bool targets;
     /* With targets, of each document: its target as it stands in the file. May be NULL. */
     int (*on_target)(void *user, const char *text, size_t n, struct error *err);
@@ -54,9 +54,9 @@ int client_documents_encode(struct client_tokens *tokens, struct client_tokenize
 
 enum client_documents_kind { CLIENT_NO_DOCUMENTS, CLIENT_DOCUMENTS, CLIENT_DOCUMENT_PAIRS };
 
-/* What the data are: documents, if the first line of some .jsonl file is a conversation, or has a prompt and a completion;
- * pairs, if it is a preference. Unpacks the files, as client_data_unpack does. Errors as there; a first line that is none
- * is no error here. */
+/* What the data are: documents, if the first line of some .jsonl file is a conversation, or has a prompt and a
+ * completion; pairs, if it is a preference. Unpacks the files, as client_data_unpack does. Errors as there; a first
+ * line that is none is no error here. */
 int client_documents_are(enum client_documents_kind *out, struct client_data *data, const struct client_watch *watch,
                          struct error *err);
 
@@ -70,8 +70,8 @@ void client_documents_free(struct client_documents *documents); /* safe on a zer
 /* Inputs of document k when it is cut to seq. */
 uint32_t client_documents_length(const struct client_documents *documents, size_t k, uint32_t seq);
 
-/* Reads ids, labels and entries of document k (client_documents_length of seq) into a row, from token `at` on: labels are
- * successors, or PLAN_NO_LABEL. work (seq + 1) is the caller's. -EIO, -errno. */
+/* Reads ids, labels and entries of document k (client_documents_length of seq) into a row, from token `at` on: labels
+ * are successors, or PLAN_NO_LABEL. work (seq + 1) is the caller's. -EIO, -errno. */
 int client_documents_get(const struct client_documents *documents, const struct client_row_fields *row, uint32_t at,
                          uint32_t *work, size_t k, uint32_t seq, struct error *err);
 

@@ -15,8 +15,8 @@ const struct client_frame *client_image_rows_frame(const struct client_source *s
 /* 1: all images are grey; else 3. */
 uint32_t client_image_rows_channels(const struct client_source *source);
 
-/* Sums by channel over the rows to train on, as an evaluation sees them, once they are divided: exact, whatever the number of
- * threads. Reads them all. Errors as read_row; the watch's. */
+/* Sums by channel over the rows to train on, as an evaluation sees them, once they are divided: exact, whatever the
+ * number of threads. Reads them all. Errors as read_row; the watch's. */
 int client_image_rows_sums(struct client_channel_sums *out, struct client_source *source,
                            const struct client_watch *watch, struct error *err);
 

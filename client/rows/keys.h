@@ -1,8 +1,9 @@
-/* client/rows/keys.h - what of a conversation is read: by its layout (client/rows/layouts.h), or by the model's template.
+/* client/rows/keys.h - what of a conversation is read: by its layout (client/rows/layouts.h), or by the model's
+ * template.
  *
- * A template gets all keys of a message, and what stands beside the messages, and prints what it names. So a key that its text
- * does not name is one that nobody reads: it is counted, for the user (client/data/unread.h), and whatever is in it refuses
- * no line. */
+ * A template gets all keys of a message, and what stands beside the messages, and prints what it names. So a key that
+ * its text does not name is one that nobody reads: it is counted, for the user (client/data/unread.h), and whatever is
+ * in it refuses no line. */
 #ifndef CLIENT_ROWS_KEYS_H
 #define CLIENT_ROWS_KEYS_H
 

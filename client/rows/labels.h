@@ -26,13 +26,13 @@ struct client_labels {
 int client_labels_init(struct client_labels *out, bool numbers, struct error *err);
 void client_labels_free(struct client_labels *labels); /* safe on a zeroed struct */
 
-/* Takes the n names of a classifier from its config.json and fixes them. Without id2label they are LABEL_0, LABEL_1, ...
- * -EINVAL with a sentence that names the key. */
+/* Takes the n names of a classifier from its config.json and fixes them. Without id2label they are LABEL_0, LABEL_1,
+ * ... -EINVAL with a sentence that names the key. */
 int client_labels_take(struct client_labels *labels, const char *config, size_t bytes, uint32_t n, struct error *err);
 
-/* The number of a name, which is added if names are not fixed. A fixed list also takes a class by its number, unless any of
- * its names is a number. -EINVAL with a sentence that names the label: it is no class, it is empty, too long, not
- * UTF-8, or has a control character in it; -E2BIG: there are too many. */
+/* The number of a name, which is added if names are not fixed. A fixed list also takes a class by its number, unless
+ * any of its names is a number. -EINVAL with a sentence that names the label: it is no class, it is empty, too long,
+ * not UTF-8, or has a control character in it; -E2BIG: there are too many. */
 int client_labels_find(uint32_t *out, struct client_labels *labels, const char *name, size_t bytes, struct error *err);
 
 /* Sorts the names and fixes them. to[i] (n, from the caller) becomes the new number of the name with the number i. */

@@ -311,8 +311,8 @@ static int take_messages(json_t *messages, json_t *object, struct error *err)
     return json_array_extend(messages, given) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
-/* A list, or the JSON text of one, as data sets have it whose columns are texts: a new reference. NULL, with 0: there is none. An
- * empty list is one, as in transformers: a template may ask whether there is one. */
+/* A list, or the JSON text of one, as data sets have it whose columns are texts: a new reference. NULL, with 0: there
+ * is none. An empty list is one, as in transformers: a template may ask whether there is one. */
 static json_t *optional_list(int *rc, json_t *object, const char *key, struct error *err)
 {
     json_t *list = json_object_get(object, key), *parsed = NULL;

@@ -29,8 +29,8 @@ struct client_packed_options {
     uint64_t seed;
 };
 
-/* -EINVAL: a weight is no whole number, as an epoch has the same rows each time, or an epoch is too long; -ENOMEM. Undo:
- * client_packed_free, also after a failure. */
+/* -EINVAL: a weight is no whole number, as an epoch has the same rows each time, or an epoch is too long; -ENOMEM.
+ * Undo: client_packed_free, also after a failure. */
 int client_packed_init(struct client_packed *out, const struct client_packed_options *options, struct error *err);
 void client_packed_free(struct client_packed *packed); /* safe on a zeroed struct */
 

@@ -1,5 +1,5 @@
-/* client/rows/pairs.h - one text, or two, as a row of tokens: with the tokenizer's own special tokens around them, cut to
- * the row's length.
+/* client/rows/pairs.h - one text, or two, as a row of tokens: with the tokenizer's own special tokens around them, cut
+ * to the row's length.
  *
  * Texts that are too long are cut at their ends as transformers cuts them with truncation=True ("longest_first"): the
  * longer of the two first, until both have half of the room. */
@@ -33,8 +33,8 @@ uint32_t client_pairs_added(const struct client_pairs *pairs, bool paired);
 /* What is left of the texts in a row of at most seq tokens. */
 struct client_texts client_pairs_cut(const struct client_pairs *pairs, struct client_texts texts, uint32_t seq);
 
-/* Writes the row into ids (seq); tokens (2): the texts' beginnings, as many as client_pairs_cut leaves. *second: the first
- * token of segment 1, or the row's length. Returns the row's length. */
+/* Writes the row into ids (seq); tokens (2): the texts' beginnings, as many as client_pairs_cut leaves. *second: the
+ * first token of segment 1, or the row's length. Returns the row's length. */
 uint32_t client_pairs_write(uint32_t *ids, uint32_t *second, const struct client_pairs *pairs,
                             struct client_texts texts, const uint32_t *const tokens[2], uint32_t seq);
 

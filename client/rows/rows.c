@@ -308,8 +308,8 @@ static int begin_keys(struct reading *r, json_t *object, struct error *err)
     return rc;
 }
 
-/* The name of a class is the shortest that reads back as the number, "0.1". A regression's label has 17 digits, which its
- * rows' checksum is made of. */
+/* The name of a class is the shortest that reads back as the number, "0.1". A regression's label has 17 digits, which
+ * its rows' checksum is made of. */
 static void print_real(char made[40], double value, bool is_class)
 {
     int digits = is_class ? 15 : 17;

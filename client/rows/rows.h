@@ -1,8 +1,8 @@
 /* client/rows/rows.h - labelled rows from files: one text or two, and a label.
  *
- * A file named .jsonl (or .ndjson) has an object in each line. Any other is TSV: fields separated by tabs, without quoting,
- * as GLUE's files are; a field in quotes keeps them, and is counted (client/data/unread.h). Its first line names the columns,
- * unless `columns` has numbers. Each may be compressed (data.h).
+ * A file named .jsonl (or .ndjson) has an object in each line. Any other is TSV: fields separated by tabs, without
+ * quoting, as GLUE's files are; a field in quotes keeps them, and is counted (client/data/unread.h). Its first line
+ * names the columns, unless `columns` has numbers. Each may be compressed (data.h).
  *
  * The columns are those in `columns`: "text,label" or "first,second,label"; without it, known names of GLUE's files:
  * text and text_pair, sentence1 and sentence2, question1 and question2, premise and hypothesis, question and sentence,
@@ -45,10 +45,10 @@ struct client_rows_rules {
     const struct client_watch *watch;   /* as in client_data_rules */
 };
 
-/* Reads every row of the files (client_data_open_rows); adds to labels, or finds the rows' there if they are fixed, and sorts
- * them. Returns -EINVAL, -EDOM (columns) or -errno with a sentence that begins with the file and the line: a column is
- * missing, a line has too few or too many fields, a row has no token, a label is none, or the first line is one of names
- * where columns are numbers. Undo: client_rows_free, also after a failure. */
+/* Reads every row of the files (client_data_open_rows); adds to labels, or finds the rows' there if they are fixed, and
+ * sorts them. Returns -EINVAL, -EDOM (columns) or -errno with a sentence that begins with the file and the line: a
+ * column is missing, a line has too few or too many fields, a row has no token, a label is none, or the first line is
+ * one of names where columns are numbers. Undo: client_rows_free, also after a failure. */
 int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
                      const struct client_rows_rules *rules, struct error *err);
 void client_rows_free(struct client_rows *rows); /* safe on a zeroed struct whose fd is -1 */

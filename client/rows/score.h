@@ -27,12 +27,13 @@ uint32_t client_score_class(const float *logits, uint32_t n_labels);
 int client_score_classes(struct client_scores *out, const float *logits, const uint32_t *labels, size_t n,
                          uint32_t n_labels, struct error *err);
 
-/* Adds top5_accuracy, of more than five classes: the share of rows whose label is among the five likeliest classes; of equal
- * logits the first are. */
+/* Adds top5_accuracy, of more than five classes: the share of rows whose label is among the five likeliest classes; of
+ * equal logits the first are. */
 void client_score_add_top5(struct client_scores *scores, const float *logits, const uint32_t *labels, size_t n,
                            uint32_t n_labels);
 
-/* logits (n), labels (n): bits of numbers. A correlation is NAN if all predictions, or all labels, are equal. -ENOMEM. */
+/* logits (n), labels (n): bits of numbers. A correlation is NAN if all predictions, or all labels, are equal.
+ * -ENOMEM. */
 int client_score_numbers(struct client_scores *out, const float *logits, const uint32_t *labels, size_t n,
                          struct error *err);
 

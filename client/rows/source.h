@@ -4,19 +4,21 @@
  *   text           a window of a stream of tokens              ids, labels              client/rows/source_text.c
  *   masked         the same, with some of its tokens masked    ids, labels              client/rows/source_masked.c
  *   labelled       one text or two, with a class or a number   ids, labels, rows        client/rows/source_labelled.c
- *   conversations  a document (client/rows/documents.h)        ids, labels              client/rows/source_conversations.c
+ *   conversations  a document (client/rows/documents.h)        ids, labels
+ *   client/rows/source_conversations.c
  *   packed         several documents                           ids, labels, positions   the same
- *   preferences    one of two texts, one of which was chosen   ids, labels, references  client/rows/source_preferences.c
+ *   preferences    one of two texts, one of which was chosen   ids, labels, references
+ *   client/rows/source_preferences.c
  *   targets        a source and its target                     ids, labels, rows        client/rows/source_targets.c
  *   spans          the same of a window of a stream of tokens  ids, labels, rows        client/rows/source_spans.c
  *   images         an image: a token for each pixel            ids, labels, rows        client/rows/source_images.c
  *
- * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each
- * (struct plan_data, proto/plan/memory/data.h).
+ * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in
+ * each (struct plan_data, proto/plan/memory/data.h).
  *
  * A source reads all data once, divides the rows into those to train on and those held out, and then yields a row's
- * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes where
- * it stopped. The model decides which kind it takes: client_source_kind.
+ * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
+ * where it stopped. The model decides which kind it takes: client_source_kind.
  *
  * Calls come in the order of struct client_source_ops, from one thread. */
 #ifndef CLIENT_ROWS_SOURCE_H
@@ -58,8 +60,8 @@ struct client_field_type {
 };
 extern const struct client_field_type client_field_types[CLIENT_FIELDS];
 
-/* Each token of the training data has an entry: its index in the data as a whole, which no order, packing or batch changes.
- * Daemons remember norms of gradients by it (proto/model/norms.h). Padding has PLAN_NO_ENTRY. */
+/* Each token of the training data has an entry: its index in the data as a whole, which no order, packing or batch
+ * changes. Daemons remember norms of gradients by it (proto/model/norms.h). Padding has PLAN_NO_ENTRY. */
 
 /* Room for a minibatch; borrowed. */
 struct client_buffer {
@@ -173,8 +175,8 @@ struct client_source_ops {
     /* As check, for options of an evaluation. predicts: the caller wants a prediction for each row. */
     int (*check_evaluation)(const struct eps_eval_options *asked, bool predicts, struct error *err);
 
-    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with a
-     * sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
+    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with
+     * a sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
     int (*open)(struct client_source **out, const struct client_source_setup *setup, struct error *err);
 
     /* Opens files that hold such rows: client_data_open, or another one with its contract. */
@@ -208,8 +210,8 @@ struct client_source_ops {
      * full. */
     uint64_t (*tokens)(struct client_source *source, uint64_t step, uint64_t n_before);
 
-    /* The samples (batch) of a step, which begins with row n_before of the run. Returns how many: at most batch, at least
-     * one. */
+    /* The samples (batch) of a step, which begins with row n_before of the run. Returns how many: at most batch, at
+     * least one. */
     uint32_t (*pick)(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before);
 
     /* The held-out sample that is evaluated at place k. */
@@ -232,7 +234,8 @@ struct client_source_ops {
     uint64_t (*progress)(const struct client_source *source, uint64_t n);
 
     /* Judges an evaluation of all held-out rows: sets source->scores by source->logits, and withdraws a loss that would
-     * mislead (*loss NAN, *n_labels 0). n_labels: labels that the loss is the mean of. -EINVAL: there were none; -ENOMEM. */
+     * mislead (*loss NAN, *n_labels 0). n_labels: labels that the loss is the mean of. -EINVAL: there were none;
+     * -ENOMEM. */
     int (*score)(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err);
 
     /* Frees what the kind owns, and the source. */
@@ -280,8 +283,8 @@ int client_source_divide(struct client_source *source, const struct client_divis
 /* Makes room for minibatches of up to `batch` rows, which fill then takes. -ENOMEM. */
 int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err);
 
-/* Writes the rows of a step, or held-out rows first .. first+n-1, into a buffer; its other rows become empty ones. Errors
- * as read_row. */
+/* Writes the rows of a step, or held-out rows first .. first+n-1, into a buffer; its other rows become empty ones.
+ * Errors as read_row. */
 int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
                        uint64_t step, uint64_t n_before, struct error *err);
 int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,

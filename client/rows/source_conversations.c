@@ -1,5 +1,5 @@
-/* Conversations: documents (client/rows/documents.h), each a row, in minibatches as of client/rows/batches.h; or several a
- * row, packed (client/rows/packed.h). A tenth of the conversations is held out, all documents of each. */
+/* Conversations: documents (client/rows/documents.h), each a row, in minibatches as of client/rows/batches.h; or
+ * several a row, packed (client/rows/packed.h). A tenth of the conversations is held out, all documents of each. */
 #include "client/rows/documented.h"
 #include "client/rows/packed.h"
 

@@ -1,14 +1,14 @@
 /* Rows of images: a token for each pixel of height x width, rows of pixels from the top, with a class (client/images/).
  *
- * A token is red | green << 8 | blue << 16; if all images are grey, the value alone. The label is at the row's first token.
- * All rows have the same length, so minibatches are plain ones of epochs' permutations (client/rows/batches.h). They flow from
- * one epoch into the next: a batch norm's statistics are of all rows of a part, and padding must not be among them. A tenth of
- * the rows is held out, drawn by the seed.
+ * A token is red | green << 8 | blue << 16; if all images are grey, the value alone. The label is at the row's first
+ * token. All rows have the same length, so minibatches are plain ones of epochs' permutations (client/rows/batches.h).
+ * They flow from one epoch into the next: a batch norm's statistics are of all rows of a part, and padding must not be
+ * among them. A tenth of the rows is held out, drawn by the seed.
  *
  * Rows of a minibatch are read by several threads, each into its own place: while the step before is computed, as all
- * minibatches are, and with no memory but a thread's own (client/images/images.h). A row to train on sees its image as the
- * seed and its number in the run say, so no number of threads, workers or parts changes a bit, and a stopped run goes on
- * with the same rows. A held-out row sees the middle. */
+ * minibatches are, and with no memory but a thread's own (client/images/images.h). A row to train on sees its image as
+ * the seed and its number in the run say, so no number of threads, workers or parts changes a bit, and a stopped run
+ * goes on with the same rows. A held-out row sees the middle. */
 #include "client/data/pieces.h"
 #include "client/rows/batches.h"
 #include "client/rows/image_rows.h"

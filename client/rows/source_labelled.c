@@ -1,5 +1,5 @@
-/* Labelled rows: one text or two, with a class or a number (client/rows/rows.h), in minibatches as of client/rows/batches.h.
- * The label is at the row's first token. */
+/* Labelled rows: one text or two, with a class or a number (client/rows/rows.h), in minibatches as of
+ * client/rows/batches.h. The label is at the row's first token. */
 #include "client/rows/batches.h"
 #include "client/rows/rows.h"
 #include "client/rows/source.h"

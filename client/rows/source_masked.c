@@ -1,6 +1,6 @@
-/* Masked tokens: windows of a stream of tokens, some of which the model has to restore (client/data/masks.h). All of a row
- * is read by each of its tokens, so no window is padded: the last one begins earlier, and the tokens that the window
- * before it has are not masked again. */
+/* Masked tokens: windows of a stream of tokens, some of which the model has to restore (client/data/masks.h). All of a
+ * row is read by each of its tokens, so no window is padded: the last one begins earlier, and the tokens that the
+ * window before it has are not masked again. */
 #include "client/data/masks.h"
 #include "client/rows/windowed.h"
 #include "proto/model/family.h"

@@ -1,5 +1,5 @@
-/* Preferences: pairs of documents, the chosen text and the rejected one (client/rows/documents.h), each a row. A tenth of
- * the pairs is held out (client/rows/batches.h). */
+/* Preferences: pairs of documents, the chosen text and the rejected one (client/rows/documents.h), each a row. A tenth
+ * of the pairs is held out (client/rows/batches.h). */
 #include "client/rows/documented.h"
 #include "proto/operation/call/preference.h"
 

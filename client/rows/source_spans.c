@@ -1,5 +1,5 @@
-/* Spans: windows of a stream of tokens, some runs of which an encoder-decoder has to restore (client/data/spans.h). All rows
- * have the same length, which follows from the window's. */
+/* Spans: windows of a stream of tokens, some runs of which an encoder-decoder has to restore (client/data/spans.h). All
+ * rows have the same length, which follows from the window's. */
 #include "client/data/masks.h"
 #include "client/data/spans.h"
 #include "client/rows/windowed.h"
@@ -171,9 +171,9 @@ static uint32_t length(const struct client_source *source, enum client_part part
     return ((const struct spans *)source)->seq;
 }
 
-/* Entries go the way of the tokens. A sentinel stands for a run of tokens, which are in the target: in the source it has the
- * entry of the run's first, in the target that of the token before the run, which is in the source. So no side has one entry
- * twice. Sentinels at the window's ends, and the end tokens, have none. */
+/* Entries go the way of the tokens. A sentinel stands for a run of tokens, which are in the target: in the source it
+ * has the entry of the run's first, in the target that of the token before the run, which is in the source. So no side
+ * has one entry twice. Sentinels at the window's ends, and the end tokens, have none. */
 static void number_row(const struct spans *s, const struct client_row_fields *row, struct random_key key,
                        uint64_t first, uint64_t draw)
 {

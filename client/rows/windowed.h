@@ -1,5 +1,5 @@
-/* client/rows/windowed.h - what sources share whose rows are windows of a stream of tokens (source_text.c, source_masked.c,
- * source_spans.c):
+/* client/rows/windowed.h - what sources share whose rows are windows of a stream of tokens (source_text.c,
+ * source_masked.c, source_spans.c):
  * slots of struct client_source_ops, by their names. */
 #ifndef CLIENT_ROWS_WINDOWED_H
 #define CLIENT_ROWS_WINDOWED_H
@@ -15,8 +15,8 @@ struct client_windowed {
     uint64_t seed;
 };
 
-/* Refuse options that are for other rows. reader stands in the sentence "--pack is for conversations, and READER a stream
- * of text". -EDOM. */
+/* Refuse options that are for other rows. reader stands in the sentence "--pack is for conversations, and READER a
+ * stream of text". -EDOM. */
 int client_windowed_check(const struct eps_train_options *asked, const char *reader, struct error *err);
 int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, const char *reader,
                                      struct error *err);

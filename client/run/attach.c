@@ -19,7 +19,7 @@
 
 enum { RETRY_MS = 100 };
 
-/* ---- the job ------------------------------------------------------------------------------------------------------ */
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
 
 static int check_options(const struct eps_train_options *in, struct error *err)
 {
@@ -94,7 +94,7 @@ void client_attach_close(struct client_attach *attach)
     close_one(&attach->output_fd);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------ */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 /* n bytes of a descriptor, whose position stays; owned, ended by a 0. NULL with a sentence. */
 static char *read_bytes(int fd, size_t n, const char *what, struct error *err)

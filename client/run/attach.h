@@ -1,7 +1,7 @@
 /* client/run/attach.h - takes over the detached job of a shared daemon (eps/takeover.h), as if its client had not died.
  *
- * The daemon has the model, the run's options and its tokenizer. The run directory has metrics.jsonl and the checkpoints.
- * So nothing of the last client is needed, but the data's files.
+ * The daemon has the model, the run's options and its tokenizer. The run directory has metrics.jsonl and the
+ * checkpoints. So nothing of the last client is needed, but the data's files.
  *
  * The job is described in a first session, and taken in a second one, once the data are read: that takes longer than a
  * session may be silent. */

@@ -1,4 +1,5 @@
-/* client/run/blocks.h - the blocks of a step, as the caller of eps_train names them (on_blocks in client/eps_options.h). */
+/* client/run/blocks.h - the blocks of a step, as the caller of eps_train names them (on_blocks in
+ * client/eps_options.h). */
 #ifndef CLIENT_RUN_BLOCKS_H
 #define CLIENT_RUN_BLOCKS_H
 
@@ -18,8 +19,8 @@ struct client_blocks {
 int client_blocks_init(struct client_blocks *out, struct model *model, struct error *err);
 void client_blocks_free(struct client_blocks *blocks); /* safe on a zeroed one */
 
-/* Asks options->on_blocks for a step that is to be opened: fills in drop, which has those that are drawn, frozen and order.
- * -EINVAL with a sentence: the answer is none. */
+/* Asks options->on_blocks for a step that is to be opened: fills in drop, which has those that are drawn, frozen and
+ * order. -EINVAL with a sentence: the answer is none. */
 int client_blocks_ask(struct message *open, const struct client_blocks *blocks, const struct eps_train_options *options,
                       struct error *err);
 

@@ -316,8 +316,8 @@ static int write_fresh(struct client_derive *d, struct target *to, uint64_t at, 
     return rc;
 }
 
-/* A tensor of the new model, from its origin in the source, in fp32, to its place. kind: "" the weights, else "m." or "v.", a
- * moment, which new units begin with zeros. */
+/* A tensor of the new model, from its origin in the source, in fp32, to its place. kind: "" the weights, else "m." or
+ * "v.", a moment, which new units begin with zeros. */
 static int write_tensor(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
                         const char *kind, uint32_t index, struct error *err)
 {

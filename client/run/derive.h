@@ -1,9 +1,9 @@
-/* client/run/derive.h - a checkpoint of another model, made from a run's, from which another run goes on: what --grow and
- * --replace have in common.
+/* client/run/derive.h - a checkpoint of another model, made from a run's, from which another run goes on: what --grow
+ * and --replace have in common.
  *
- * Step, rates, data, seeds and the other files stay. Each tensor of the new model comes from one of the old model: as it is,
- * or with some of its rows or columns, its units, and new ones behind them; or it is fresh. The moments and the number of
- * updates come from the same tensor, or are zeros.
+ * Step, rates, data, seeds and the other files stay. Each tensor of the new model comes from one of the old model: as
+ * it is, or with some of its rows or columns, its units, and new ones behind them; or it is fresh. The moments and the
+ * number of updates come from the same tensor, or are zeros.
  *
  * In order: client_derive_open; client_derive_models, with the new model's config; the caller sets origins; and
  * client_derive_write. */
@@ -50,12 +50,12 @@ struct client_derive {
 enum { DERIVE_CHUNK = 4 << 20 /* bytes; holds a row of any matrix */ };
 
 /* Opens the checkpoint of in->resume. -EDOM with a sentence: resume or out is unset, or the run goes on in its own
- * directory, has adapters, frozen tensors or sparse weights; errors as client_resume_open. Undo: client_derive_close, also
- * after a failure. */
+ * directory, has adapters, frozen tensors or sparse weights; errors as client_resume_open. Undo: client_derive_close,
+ * also after a failure. */
 int client_derive_open(struct client_derive *d, const struct eps_train_options *in, struct error *err);
 
-/* Describes both models, and makes room; old is what old_config says, and config (a text, owned from here on; NULL: no memory)
- * is the new one's. Clears the origins. -ENOMEM, errors as model_config_parse and model_init. */
+/* Describes both models, and makes room; old is what old_config says, and config (a text, owned from here on; NULL: no
+ * memory) is the new one's. Clears the origins. -ENOMEM, errors as model_config_parse and model_init. */
 int client_derive_models(struct client_derive *d, const struct model_config *old, char *config, struct error *err);
 
 /* A layer of a block. NULL: there is none. */

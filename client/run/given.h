@@ -1,4 +1,5 @@
-/* client/run/given.h - the rows of a step, as the caller of eps_train rewrites them (on_rows in client/eps_options.h). */
+/* client/run/given.h - the rows of a step, as the caller of eps_train rewrites them (on_rows in
+ * client/eps_options.h). */
 #ifndef CLIENT_RUN_GIVEN_H
 #define CLIENT_RUN_GIVEN_H
 
@@ -16,9 +17,9 @@ struct client_given {
     const float *log_p; /* what came of it: client_job_score; NULL: nothing was scored */
 };
 
-/* Asks run's on_rows for the rows of `step` (from 0), which are in the buffer: rewrites them, the minibatch's labels and what
- * is given with them. Returns the answer, enum eps_rows; -EINVAL with a sentence: the rows are none; -EINTR for
- * EPS_ROWS_DROP. */
+/* Asks run's on_rows for the rows of `step` (from 0), which are in the buffer: rewrites them, the minibatch's labels
+ * and what is given with them. Returns the answer, enum eps_rows; -EINVAL with a sentence: the rows are none; -EINTR
+ * for EPS_ROWS_DROP. */
 int client_given_ask(struct client_minibatch *minibatch, struct client_given *given, const struct client_buffer *buffer,
                      const struct client_run *run, uint64_t step, struct error *err);
 

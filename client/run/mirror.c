@@ -1,5 +1,5 @@
-/* The mirror of a run's checkpoints. The order of a copy keeps every instant whole: all files beside, flushed, read back,
- * renamed together, then `latest`; only then are older ones removed, and each of these is renamed first. */
+/* The mirror of a run's checkpoints. The order of a copy keeps every instant whole: all files beside, flushed, read
+ * back, renamed together, then `latest`; only then are older ones removed, and each of these is renamed first. */
 #include "client/run/mirror.h"
 
 #include "client/record/references.h"

@@ -1,12 +1,13 @@
 /* client/run/mirror.h - --mirror DIR: each whole checkpoint of a run also in a second place, another disk or host's.
  *
- * Once a checkpoint is saved, a thread copies it beside its place there, flushes it, reads it back and compares it with its
- * checksums, and renames it; then metrics.jsonl and references.npy follow, and old checkpoints go as --keep says. So the
- * mirror is a run directory at any instant, which --resume takes. One checkpoint is copied at a time, the oldest that the
- * run still has; the run does not wait for the mirror, except at its end. What cannot be copied is a warning. The run fails
- * at its end if the last copy has failed.
+ * Once a checkpoint is saved, a thread copies it beside its place there, flushes it, reads it back and compares it with
+ * its checksums, and renames it; then metrics.jsonl and references.npy follow, and old checkpoints go as --keep says.
+ * So the mirror is a run directory at any instant, which --resume takes. One checkpoint is copied at a time, the oldest
+ * that the run still has; the run does not wait for the mirror, except at its end. What cannot be copied is a warning.
+ * The run fails at its end if the last copy has failed.
  *
- * The file `mirror-of` names the run's directory: two runs cannot share a mirror, nor remove each other's checkpoints. */
+ * The file `mirror-of` names the run's directory: two runs cannot share a mirror, nor remove each other's
+ * checkpoints. */
 #ifndef CLIENT_RUN_MIRROR_H
 #define CLIENT_RUN_MIRROR_H
 
@@ -46,9 +47,9 @@ struct client_mirror_options {
     uint64_t after; /* step from which the run goes on: later ones are moved aside; UINT64_MAX: none is later */
 };
 
-/* Makes the directory if it is not there, locks it, and removes what a killed run left half copied. *note: what was moved
- * aside, or empty. -EDOM (the run's own directory), -EBUSY (in use), -EEXIST (of another run), -errno; with a sentence.
- * Undo: client_mirror_close, also after a failure. */
+/* Makes the directory if it is not there, locks it, and removes what a killed run left half copied. *note: what was
+ * moved aside, or empty. -EDOM (the run's own directory), -EBUSY (in use), -EEXIST (of another run), -errno; with a
+ * sentence. Undo: client_mirror_close, also after a failure. */
 int client_mirror_open(struct client_mirror *mirror, const struct client_mirror_options *options, struct error *note,
                        const struct client_watch *watch, struct error *err);
 

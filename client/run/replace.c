@@ -226,7 +226,8 @@ static int add_squares(struct candidate *candidates, struct client_derive *d, co
     return rc;
 }
 
-/* All units of a layer that is widened, and of one that is narrowed those with the largest norms. out: its weights out. */
+/* All units of a layer that is widened, and of one that is narrowed those with the largest norms. out: its weights
+ * out. */
 static int choose_units(struct replace *r, uint32_t block, const struct safetensors *from, uint32_t out, bool columns,
                         struct error *err)
 {
@@ -257,8 +258,8 @@ static int choose_units(struct replace *r, uint32_t block, const struct safetens
 
 /* ---- which tensor comes from which ---- */
 
-/* The tensor of a program by which the feed-forward layer's units go out: of the linear map whose input is as wide as the
- * layer, as it differs between the old and the new program. -1: none. */
+/* The tensor of a program by which the feed-forward layer's units go out: of the linear map whose input is as wide as
+ * the layer, as it differs between the old and the new program. -1: none. */
 static int find_out(const struct program *old, const struct program *new)
 {
     for (int i = 0; i < new->n_operations; i++) {

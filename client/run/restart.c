@@ -125,8 +125,8 @@ static void make_options(struct client_restart *r, const struct client_run *run,
     r->options.approximate = resolved->approximate; /* --approximate any: the form that was chosen */
 }
 
-/* True if the job failed because something was lost, or made room for others while nobody called this client (-EAGAIN); and not
- * because somebody stopped it, or the daemon: -ECANCELED. */
+/* True if the job failed because something was lost, or made room for others while nobody called this client (-EAGAIN);
+ * and not because somebody stopped it, or the daemon: -ECANCELED. */
 static bool has_failed_by_loss(const struct client_train *t)
 {
     const int code = t->link.failed;
@@ -134,8 +134,8 @@ static bool has_failed_by_loss(const struct client_train *t)
     return !t->steps.diverged && (code == 0 || code == -EIO || code == -EAGAIN);
 }
 
-/* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits for
- * its daemon. */
+/* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits
+ * for its daemon. */
 static bool was_lost(struct client_train *t, const struct client_restart *restart, int rc)
 {
     const bool absent = rc == -ENOENT || rc == -ECONNREFUSED || rc == -ETIMEDOUT;
@@ -146,8 +146,8 @@ static bool was_lost(struct client_train *t, const struct client_restart *restar
     return restart->n > 0 && !t->steps.begun && (absent || rc == -EIO);
 }
 
-/* True if a checkpoint is in the run's directory, of which the client may not have heard: its daemon, or the job, ended when
- * it was in place and before that was told. */
+/* True if a checkpoint is in the run's directory, of which the client may not have heard: its daemon, or the job, ended
+ * when it was in place and before that was told. */
 static bool has_checkpoint(const struct client_train *t)
 {
     const int fd = t->run.directory_fd >= 0 ? openat(t->run.directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;

@@ -171,8 +171,8 @@ static bool is_unread(int rc)
     return rc && rc != -EINVAL && rc != -EINTR && rc != -ENOMEM && rc != -EPROTONOSUPPORT;
 }
 
-/* Reads from the newest down to the first whole one, or to the one at `least`. A disk's error says nothing of damage, and ends
- * the search. */
+/* Reads from the newest down to the first whole one, or to the one at `least`. A disk's error says nothing of damage,
+ * and ends the search. */
 static int find_whole(struct search *s, struct client_resume *r, size_t least, const struct client_watch *watch,
                       struct error *err)
 {

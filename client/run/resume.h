@@ -1,11 +1,11 @@
 /* client/run/resume.h - the checkpoint to resume from: finds, locks, reads and verifies it.
  *
- * A run directory, or `latest` in it, means its newest whole checkpoint. Damaged ones above it are put aside, never removed
- * (client/record/whole.h); a run that is only read keeps them. One that the disk does not give is not damaged: that error ends
- * the search. With --out, a new run
- * begins from the checkpoint and the old directory is only read: its best evaluation and its patience begin anew. Without
- * --out, the run continues in its own directory, which must hold no later step that is whole, and decides as if it had never stopped:
- * by the evaluations in its metrics.jsonl. One that was due at the stop and interrupted by it is made up. */
+ * A run directory, or `latest` in it, means its newest whole checkpoint. Damaged ones above it are put aside, never
+ * removed (client/record/whole.h); a run that is only read keeps them. One that the disk does not give is not damaged:
+ * that error ends the search. With --out, a new run begins from the checkpoint and the old directory is only read: its
+ * best evaluation and its patience begin anew. Without --out, the run continues in its own directory, which must hold
+ * no later step that is whole, and decides as if it had never stopped: by the evaluations in its metrics.jsonl. One
+ * that was due at the stop and interrupted by it is made up. */
 #ifndef CLIENT_RUN_RESUME_H
 #define CLIENT_RUN_RESUME_H
 
@@ -36,9 +36,10 @@ int client_resume_open(struct client_resume *out, const struct eps_train_options
                        const struct client_watch *watch, struct error *err);
 void client_resume_close(struct client_resume *resume);
 
-/* Of a run that begins from another one's checkpoint, and only reads there: waits up to 3 s until nobody writes there, as the
- * daemon of a killed client does for a moment. *directory: the other run's. -EBUSY: it is still in use, by a run that goes on, or
- * by its last checkpoint. 0 also if there is nothing of that kind, which client_resume_open then reports; the watch's code. */
+/* Of a run that begins from another one's checkpoint, and only reads there: waits up to 3 s until nobody writes there,
+ * as the daemon of a killed client does for a moment. *directory: the other run's. -EBUSY: it is still in use, by a run
+ * that goes on, or by its last checkpoint. 0 also if there is nothing of that kind, which client_resume_open then
+ * reports; the watch's code. */
 int client_resume_await(char directory[PATH_MAX], const struct eps_train_options *given,
                         const struct client_watch *watch, struct error *err);
 

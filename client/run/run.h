@@ -52,7 +52,8 @@ void client_run_init(struct client_run *run);
 int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                    struct error *err);
 
-/* Goes on from the checkpoint of in->resume, after finding, locking and verifying it. Errors also as client_resume_open. */
+/* Goes on from the checkpoint of in->resume, after finding, locking and verifying it. Errors also as
+ * client_resume_open. */
 int client_run_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                       struct error *err);
 
@@ -69,8 +70,8 @@ int client_run_check_left(struct client_run *run, struct error *err);
 
 void client_run_close(struct client_run *run);
 
-/* Creates a directory and its parents. *made: length of the path up to the first that was created; 0 if none was. -errno
- * with a sentence about --out. */
+/* Creates a directory and its parents. *made: length of the path up to the first that was created; 0 if none was.
+ * -errno with a sentence about --out. */
 int client_run_make_directories(const char *path, size_t *made, struct error *err);
 
 /* Refuses a directory, of --out, that holds a run's metrics or checkpoints, complete or not: -EEXIST, -errno. */

@@ -45,8 +45,8 @@ static void ask_whether_it_waits(struct client_steps *s)
     client_link_send(s->link, &(struct message){.kind = MESSAGE_STATUS});
 }
 
-/* The run ends with the last step that is covered, which is saved if nothing of the open one is in the model. Else it has
- * waited for a worker, and none has come. */
+/* The run ends with the last step that is covered, which is saved if nothing of the open one is in the model. Else it
+ * has waited for a worker, and none has come. */
 static void on_status(struct client_steps *s, const struct message *m)
 {
     s->looks = false;
@@ -242,8 +242,8 @@ void client_steps_write_sample(struct client_steps *s, size_t prompt, const char
 }
 
 /* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
- * weights have diverged, and the run ends. The first one in a row is reported; of those by which the loss's scale is found, in
- * fp16, the TOLD_SKIPPED-th. */
+ * weights have diverged, and the run ends. The first one in a row is reported; of those by which the loss's scale is
+ * found, in fp16, the TOLD_SKIPPED-th. */
 static int note_skipped(struct client_steps *s, bool skipped, bool scales, struct error *err)
 {
     const unsigned told = scales ? TOLD_SKIPPED : 1;

@@ -1,25 +1,26 @@
 /* client/run/steps.h - the course of a run: feeds data, opens steps, evaluates and requests checkpoints until its end.
  *
- * Evaluations. Held-out loss is measured before the first step of a new run and after every eval_every steps, if that is
- * set; and always after the last step. The lowest loss is the best; `best` points to the checkpoint of its step
- * (client/record/checkpoints.h), which is requested if none is due. `patience` evaluations without a better one end the run
- * as if that step had been the last.
+ * Evaluations. Held-out loss is measured before the first step of a new run and after every eval_every steps, if that
+ * is set; and always after the last step. The lowest loss is the best; `best` points to the checkpoint of its step
+ * (client/record/checkpoints.h), which is requested if none is due. `patience` evaluations without a better one end the
+ * run as if that step had been the last.
  *
  * Checkpoints. One is due after every save_every steps and after the last one; with save_every 0, after the last one
- * alone; with no_save none. A checkpoint of step N is requested after step N is covered and before the next step opens. So it is the state after
- * exactly N updates. Its files are written while training goes on. Only one checkpoint is written at a time: the next
- * one that is due waits for it, and so does the step after it. One that fails does not end the run. If a full disk rejects
- * the last checkpoint of a run, it is retried every 2 s for 10 minutes, unless the user interrupts.
+ * alone; with no_save none. A checkpoint of step N is requested after step N is covered and before the next step opens.
+ * So it is the state after exactly N updates. Its files are written while training goes on. Only one checkpoint is
+ * written at a time: the next one that is due waits for it, and so does the step after it. One that fails does not end
+ * the run. If a full disk rejects the last checkpoint of a run, it is retried every 2 s for 10 minutes, unless the user
+ * interrupts.
  *
- * A checkpoint is also requested when the newest one has an age (save_minutes, or nine times as long as it took), so that a
- * long step or a rare save costs a killed run little. It is interim: removed once there is a newer one, so that the run
- * leaves the same files, whatever its speed; unless its step proves the best.
+ * A checkpoint is also requested when the newest one has an age (save_minutes, or nine times as long as it took), so
+ * that a long step or a rare save costs a killed run little. It is interim: removed once there is a newer one, so that
+ * the run leaves the same files, whatever its speed; unless its step proves the best.
  *
- * A job may be over before the run is (--freeze-until): then it ends with a checkpoint, as after the last step, but for the
- * evaluation, and the caller goes on from there.
+ * A job may be over before the run is (--freeze-until): then it ends with a checkpoint, as after the last step, but for
+ * the evaluation, and the caller goes on from there.
  *
- * Stops. The first stop finishes the open step and saves it. With --connect, a step that waits for a worker is given up, and
- * the one before it is saved. A second stop, or one with save_every 0, ends the run at once. */
+ * Stops. The first stop finishes the open step and saves it. With --connect, a step that waits for a worker is given
+ * up, and the one before it is saved. A second stop, or one with save_every 0, ends the run at once. */
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
@@ -103,9 +104,9 @@ void client_steps_free(struct client_steps *steps);
 int client_steps_ask(void *steps, struct error *err);
 
 /* Measures the held-out loss before the first step, or makes up an evaluation that a stop interrupted; then runs every
- * step from run->first_step on. Returns 0 after the last step, or after the open step when a stop was requested. Nothing is
- * then pending; save_rc and metrics_rc tell what could not be written. -EINTR: stopped at once; -EIO: 20 steps in a row were
- * skipped; -EPROTO; and errors as client_link_next. */
+ * step from run->first_step on. Returns 0 after the last step, or after the open step when a stop was requested.
+ * Nothing is then pending; save_rc and metrics_rc tell what could not be written. -EINTR: stopped at once; -EIO: 20
+ * steps in a row were skipped; -EPROTO; and errors as client_link_next. */
 int client_steps_run(struct client_steps *steps, struct error *err);
 
 /* Runs the steps of a job that attach describes, as client_steps_run: becomes its client, takes in the steps that ended

@@ -35,8 +35,8 @@ double client_steps_lr(const struct client_steps *s, uint64_t step)
     return s->run->options.on_rows ? s->given.lr : client_options_lr(&s->run->options, step);
 }
 
-/* Rows that the caller gives are asked for when the step before is done: they may depend on it. Others are read while it
- * runs. */
+/* Rows that the caller gives are asked for when the step before is done: they may depend on it. Others are read while
+ * it runs. */
 static bool prepares_ahead(const struct client_steps *s)
 {
     return !s->run->options.on_rows && s->opened < client_steps_last(s);

@@ -56,8 +56,8 @@ static bool is_cut(const struct client_steps *s, uint64_t step)
     return s->cut_asked && s->saving && step >= s->cut_from;
 }
 
-/* The step before the open one cannot be saved, since parts of the open one have changed the model; but a worker may come
- * and finish it. The daemon that requested the stop waits for up to 60 s. */
+/* The step before the open one cannot be saved, since parts of the open one have changed the model; but a worker may
+ * come and finish it. The daemon that requested the stop waits for up to 60 s. */
 static void wait_for_worker(struct client_steps *s)
 {
     enum { WAIT_MS = 50000 };

@@ -79,7 +79,8 @@ static int measure_before(struct client_steps *s, struct error *err)
     return rc ? rc : client_steps_ask(s, err); /* the stop that interrupted it may not have been reported yet */
 }
 
-/* Restores the line of a step that was lost; not of one that another run has done, whose checkpoint this one began from. The learning rate is unknown if the schedule or any option has changed. */
+/* Restores the line of a step that was lost; not of one that another run has done, whose checkpoint this one began
+ * from. The learning rate is unknown if the schedule or any option has changed. */
 static bool fill_line(void *data, struct eps_step *lost)
 {
     struct client_steps *s = data;
@@ -136,7 +137,7 @@ int client_steps_start(struct client_steps *s, struct error *err)
     return rc ? rc : client_steps_ask(s, err); /* a stop before the next step ends the run here */
 }
 
-/* ---- taking over -------------------------------------------------------------------------------------------------- */
+/* ---- taking over ------------------------------------------------------------------------------------------------- */
 
 static void say_taken(const struct client_steps *s, const struct client_attach *attach, const struct message *m)
 {

@@ -1,5 +1,6 @@
-/* client/run/steps_state.h - what the files of client/run/steps.h share: how a run comes to its first step (steps_start.c),
- * its steps (steps.c), how each is opened (steps_open.c), and when it requests a checkpoint and what follows from that (steps_save.c). */
+/* client/run/steps_state.h - what the files of client/run/steps.h share: how a run comes to its first step
+ * (steps_start.c), its steps (steps.c), how each is opened (steps_open.c), and when it requests a checkpoint and what
+ * follows from that (steps_save.c). */
 #ifndef CLIENT_RUN_STEPS_STATE_H
 #define CLIENT_RUN_STEPS_STATE_H
 
@@ -10,7 +11,8 @@ void client_steps_note(const struct client_steps *s, const char *sentence);
 
 /* ---- steps_start.c ---- */
 
-/* Up to the first step: of a new or a resumed run; of a job that is taken over, which is this process's from then on. */
+/* Up to the first step: of a new or a resumed run; of a job that is taken over, which is this process's from then
+ * on. */
 int client_steps_start(struct client_steps *s, struct error *err);
 int client_steps_take_over(struct client_steps *s, const struct client_attach *attach, struct error *err);
 
@@ -51,11 +53,11 @@ int client_steps_show_weights(struct client_steps *s, struct error *err);
 
 /* Prepares the first step's data. */
 int client_steps_begin(struct client_steps *s, struct error *err);
-/* True if the next step may open: the last one has arrived, and no checkpoint, evaluation, sample or look at the weights is
- * due first. */
+/* True if the next step may open: the last one has arrived, and no checkpoint, evaluation, sample or look at the
+ * weights is due first. */
 bool client_steps_may_open(const struct client_steps *s);
-/* Opens it, and prepares the one after it. Where rows are given, what they are given for may come first: then it is to be
- * called again. */
+/* Opens it, and prepares the one after it. Where rows are given, what they are given for may come first: then it is to
+ * be called again. */
 int client_steps_open(struct client_steps *s, struct error *err);
 
 /* ---- steps_save.c ---- */
@@ -83,7 +85,8 @@ void client_steps_on_save_failed(struct client_steps *s, uint64_t step, int code
 void client_steps_tidy(struct client_steps *s);
 /* Takes a copy to the mirror that has ended in, and begins the next. */
 void client_steps_mirror(struct client_steps *s);
-/* Waits for the last one, unless a stop gives it up. Errors as client_link_next. The other: of a run that has failed. */
+/* Waits for the last one, unless a stop gives it up. Errors as client_link_next. The other: of a run that has
+ * failed. */
 int client_steps_await_mirror(struct client_steps *s, struct error *err);
 void client_steps_end_mirror(struct client_steps *s);
 

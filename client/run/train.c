@@ -1,5 +1,5 @@
-/* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt at
- * a run; client/run/steps.h runs the steps. */
+/* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt
+ * at a run; client/run/steps.h runs the steps. */
 #include "client/run/given.h"
 #include "client/run/grow.h"
 #include "client/run/replace.h"
@@ -205,8 +205,8 @@ static int create_trace(struct client_train *t, struct error *err)
     return 0;
 }
 
-/* A run that the disk refuses: names memory instead if that is too little, too, which takes more than removing files. The
- * memory of a shared daemon is not known here. */
+/* A run that the disk refuses: names memory instead if that is too little, too, which takes more than removing files.
+ * The memory of a shared daemon is not known here. */
 static int prefer_memory(const struct client_run *run, int rc, struct error *err)
 {
     const struct eps_train_options options = client_run_job_options(run);
@@ -321,8 +321,8 @@ static int count_workers(struct client_train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
-/* The directory is in use, by a daemon that outlives its client for the last checkpoint (eps/takeover.h): worth waiting for.
- * The daemon itself limits how long that takes. */
+/* The directory is in use, by a daemon that outlives its client for the last checkpoint (eps/takeover.h): worth waiting
+ * for. The daemon itself limits how long that takes. */
 static bool is_being_saved(const struct client_train *t, const char *directory, bool *is_said)
 {
     struct error sentence;
@@ -338,8 +338,8 @@ static bool is_being_saved(const struct client_train *t, const char *directory, 
     return true;
 }
 
-/* A run that begins from another's checkpoint takes the last one that is being written there. One that is live is read as it
- * is. */
+/* A run that begins from another's checkpoint takes the last one that is being written there. One that is live is read
+ * as it is. */
 static int await_source(const struct client_train *t, const struct eps_train_options *options, struct error *err)
 {
     char directory[PATH_MAX];

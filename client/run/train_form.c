@@ -1,7 +1,7 @@
 #include "client/run/train_state.h"
 
-/* The options as eps plan would be given them. A daemon's workers are told from this machine's profile, the slower kind for
- * all; its host's memory is unknown here. */
+/* The options as eps plan would be given them. A daemon's workers are told from this machine's profile, the slower kind
+ * for all; its host's memory is unknown here. */
 static struct eps_train_options plan_options(const struct client_train *t)
 {
     struct eps_train_options o = client_run_job_options(&t->run);
@@ -29,8 +29,8 @@ static const char *assumed(const struct eps_plan_form *form)
     return form->measured ? "" : " by assumed rates";
 }
 
-/* What the form that was asked for saves: "--approximate wta=0.3: as predicted, 35 ms a step, and exact ones in as much device
- * memory 37 ms; activations kept 1.2 MiB, exact 3.4 MiB" */
+/* What the form that was asked for saves: "--approximate wta=0.3: as predicted, 35 ms a step, and exact ones in as much
+ * device memory 37 ms; activations kept 1.2 MiB, exact 3.4 MiB" */
 static void say_saving(struct error *sentence, const struct eps_plan_form *form)
 {
     char bytes[24], exact_bytes[24];

@@ -17,7 +17,8 @@ static int tell_plan(struct client_train *t, struct error *err)
     return rc;
 }
 
-/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". The daemon has told of those that are left out. */
+/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". The daemon has told of those that are left
+ * out. */
 static void note_idle(const struct client_train *t)
 {
     const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;

@@ -1,6 +1,6 @@
-/* client/run/train_state.h - what the files of eps_train share: one attempt at a run (train.c), what it reports before its
- * first step (train_report.c), the form of its gradients (train_form.c), how it ends (train_end.c), and whether another
- * one follows (restart.c). */
+/* client/run/train_state.h - what the files of eps_train share: one attempt at a run (train.c), what it reports before
+ * its first step (train_report.c), the form of its gradients (train_form.c), how it ends (train_end.c), and whether
+ * another one follows (restart.c). */
 #ifndef CLIENT_RUN_TRAIN_STATE_H
 #define CLIENT_RUN_TRAIN_STATE_H
 
@@ -48,8 +48,9 @@ int client_train_report(struct client_train *t, struct error *err);
 
 /* ---- train_form.c ---- */
 
-/* Gives a run of --approximate any the form that eps_plan_forms chooses for its workers, or none if nothing fits, which is
- * refused when the job is opened; of a form by name, finds what it saves. Their devices are known. Errors as eps_plan. */
+/* Gives a run of --approximate any the form that eps_plan_forms chooses for its workers, or none if nothing fits, which
+ * is refused when the job is opened; of a form by name, finds what it saves. Their devices are known. Errors as
+ * eps_plan. */
 int client_train_choose_form(struct client_train *t, struct error *err);
 
 /* ---- train_end.c ---- */
@@ -64,8 +65,8 @@ int client_train_conclude(const struct client_train *t, int rc, struct error *er
 /* ---- restart.c: a run that goes on by itself ----
  *
  * After a daemon, one of its hosts, or a worker was lost, another attempt follows. Each attempt is a run of its own: it
- * resumes from the newest checkpoint, or begins anew in the same directory if there is none. So the result is that of a run
- * that lost nothing. */
+ * resumes from the newest checkpoint, or begins anew in the same directory if there is none. So the result is that of a
+ * run that lost nothing. */
 
 struct client_restart {
     struct eps_train_options options; /* of the next attempt; may point into this struct */
@@ -85,8 +86,8 @@ int client_restart_check_thaw(const struct client_run *run, struct error *err);
  * goes on from there, and its options are made. */
 bool client_restart_thaws(struct client_restart *restart, const struct client_train *t, int rc);
 
-/* True if another attempt follows one that ended with rc and this error; tells the user, and makes its options: what was
- * saved is resumed; else the options are repeated, with what the workers decided. */
+/* True if another attempt follows one that ended with rc and this error; tells the user, and makes its options: what
+ * was saved is resumed; else the options are repeated, with what the workers decided. */
 bool client_restart_follows(struct client_restart *restart, struct client_train *t, int rc, const struct error *why);
 
 #endif

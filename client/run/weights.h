@@ -1,8 +1,10 @@
-/* client/run/weights.h - the daemon's weights, as the caller of eps_train looks at them (on_weights in client/eps_options.h).
+/* client/run/weights.h - the daemon's weights, as the caller of eps_train looks at them (on_weights in
+ * client/eps_options.h).
  *
- * The client maps the segment in which the daemon has them, once in a job. Before each look it asks where each unit is: with
- * replay, trained weights alternate between two buffers. A tensor lies there as a checkpoint has it, in whole rows; those of
- * a table may be in several units. A convolution's windows lie behind one another by channel last, which strides say. */
+ * The client maps the segment in which the daemon has them, once in a job. Before each look it asks where each unit is:
+ * with replay, trained weights alternate between two buffers. A tensor lies there as a checkpoint has it, in whole
+ * rows; those of a table may be in several units. A convolution's windows lie behind one another by channel last, which
+ * strides say. */
 #ifndef CLIENT_RUN_WEIGHTS_H
 #define CLIENT_RUN_WEIGHTS_H
 
@@ -22,8 +24,8 @@ struct client_weights {
     char (*names)[CHECKPOINT_TENSOR_BYTES]; /* (n_tensors) */
 };
 
-/* Has on_weights look at the weights after `step` updates, all of which are done; no step is open. -EPROTO, -ENOMEM; -EINVAL
- * with a sentence on several hosts; and errors as client_link_expect. */
+/* Has on_weights look at the weights after `step` updates, all of which are done; no step is open. -EPROTO, -ENOMEM;
+ * -EINVAL with a sentence on several hosts; and errors as client_link_expect. */
 int client_weights_show(struct client_weights *weights, const struct client_run *run, const struct client_job *job,
                         uint64_t step, struct error *err);
 void client_weights_free(struct client_weights *weights); /* safe on a zeroed one */

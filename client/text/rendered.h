@@ -1,7 +1,8 @@
 /* client/text/rendered.h - the text of a conversation, as a chat template renders it, as tokens.
  *
- * One rule for training, evaluations and chats: special tokens count where the template prints them. What a message, a tool
- * or a document spells is split like any text: else a user could end his turn, and begin the system's, by typing it. */
+ * One rule for training, evaluations and chats: special tokens count where the template prints them. What a message, a
+ * tool or a document spells is split like any text: else a user could end his turn, and begin the system's, by typing
+ * it. */
 #ifndef CLIENT_TEXT_RENDERED_H
 #define CLIENT_TEXT_RENDERED_H
 

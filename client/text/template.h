@@ -9,8 +9,8 @@
  *     the tables   of functions, methods, filters and tests in template/call.c, text.c, filter.c and test.c
  *
  * What is beyond it is refused with its line and column: other statements when the template is opened, other names when
- * one is used, attributes of loop among them. Lists and objects cannot be printed, except by tojson. Numbers are printed
- * as Python prints them; variables may hold wide ones (proto/base/wide.h), which are not computed with.
+ * one is used, attributes of loop among them. Lists and objects cannot be printed, except by tojson. Numbers are
+ * printed as Python prints them; variables may hold wide ones (proto/base/wide.h), which are not computed with.
  *
  * A template is untrusted: time, memory and depth of a rendering are bounded. */
 #ifndef CLIENT_TEXT_TEMPLATE_H
@@ -70,8 +70,8 @@ bool client_template_names(const struct client_template *template, const char *t
 /* Opens a template in a model's side files (proto/model/model_files.h; may be NULL): in chat_template.jinja,
  * tokenizer_config.json or chat_template.json, the first that has one. Where there is a list, name says which, as
  * --chat-template does. NULL: as in transformers `tool_use`, if it is there and tools is true, else `default`. *out is
- * NULL, with 0, if the model has none. -EDOM: none has this name; -ENOKEY: no name is given, and none is called default;
- * else errors as client_template_open; sentences begin with the file's name. */
+ * NULL, with 0, if the model has none. -EDOM: none has this name; -ENOKEY: no name is given, and none is called
+ * default; else errors as client_template_open; sentences begin with the file's name. */
 int client_template_find(struct client_template **out, const json_t *side, const char *name, bool tools,
                          struct error *err);
 

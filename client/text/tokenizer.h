@@ -3,12 +3,12 @@
  * A tokenizer is read from a model's side files: tokenizer.json, or GPT-2's vocab.json and merges.txt. It changes the
  * text (normal forms, lower case), cuts it into words by patterns, and makes tokens of each word: by BPE over bytes
  * (GPT-2, Llama 3, Qwen), by BPE over characters with bytes for those it does not know (Llama 2, Mistral, Gemma), by
- * WordPiece (BERT), or by Unigram (T5). What tokenizer.json has beyond that is refused by name. A model with a vocabulary
- * of 256 and no such files is a byte model: each byte is a token.
+ * WordPiece (BERT), or by Unigram (T5). What tokenizer.json has beyond that is refused by name. A model with a
+ * vocabulary of 256 and no such files is a byte model: each byte is a token.
  *
- * Tokens and switches that only the other files have (tokenizer_config.json, special_tokens_map.json, added_tokens.json)
- * count as in transformers 5. Where it would make another tokenizer of them than tokenizer.json's, they are refused by
- * name.
+ * Tokens and switches that only the other files have (tokenizer_config.json, special_tokens_map.json,
+ * added_tokens.json) count as in transformers 5. Where it would make another tokenizer of them than tokenizer.json's,
+ * they are refused by name.
  *
  * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
  * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.
@@ -32,10 +32,10 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 
 #define CLIENT_NO_TOKEN UINT32_MAX
 
-/* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there is
- * none and the vocabulary is not 256. model_type: config.json's, by which transformers takes a class of tokenizers where
- * tokenizer_config.json names none; NULL: not known. vocabulary is the model's; the id of every token but added ones must be
- * below it. -EINVAL with a sentence that names the file and the fault; -ENOMEM. */
+/* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there
+ * is none and the vocabulary is not 256. model_type: config.json's, by which transformers takes a class of tokenizers
+ * where tokenizer_config.json names none; NULL: not known. vocabulary is the model's; the id of every token but added
+ * ones must be below it. -EINVAL with a sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, const char *model_type,
                           uint32_t vocabulary, struct error *err);
 
@@ -43,7 +43,8 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, con
  * tokenizer.model or vocab.txt; else 0. */
 int client_tokenizer_refuse_unread(const json_t *side, struct error *err);
 
-/* client_tokenizer_open for what cannot do without one: user, as in "conversations need". -EINVAL too if there is none. */
+/* client_tokenizer_open for what cannot do without one: user, as in "conversations need". -EINVAL too if there is
+ * none. */
 int client_tokenizer_require(struct client_tokenizer **out, const json_t *side, const char *model_type,
                              uint32_t vocabulary, const char *user, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
@@ -149,9 +150,9 @@ const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, 
 void client_tokenizer_led(struct client_tokenizer *tokenizer);
 int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *tokenizer, struct error *err);
 
-/* Behind the whole text that came after the two: appends client_tokenizer_ends, unless it is a single token that the text
- * spells itself as its last one; then end, unless that is the last token already. end: client_tokenizer_end, the last of
- * client_tokenizer_ends, or CLIENT_NO_TOKEN for none. -EINVAL: the model's table lacks it; -ENOMEM. */
+/* Behind the whole text that came after the two: appends client_tokenizer_ends, unless it is a single token that the
+ * text spells itself as its last one; then end, unless that is the last token already. end: client_tokenizer_end, the
+ * last of client_tokenizer_ends, or CLIENT_NO_TOKEN for none. -EINVAL: the model's table lacks it; -ENOMEM. */
 int client_tokenizer_trail(struct client_tokens *out, const struct client_tokenizer *tokenizer, uint32_t end,
                            struct error *err);
 
@@ -181,16 +182,16 @@ void client_decoder_close(struct client_decoder *decoder); /* NULL is safe */
 
 /* Sets *text (*n bytes of valid UTF-8, maybe none) to what these tokens add to the text, borrowed until the next call.
  * Bytes that only begin a character, and runs of tokens that are single bytes, are kept until they end; blanks, where
- * clean_up_tokenization_spaces may take them. special: added tokens that are special give their text; otherwise nothing.
- * last: no more tokens will come. All texts together are what transformers makes of all tokens. -ENOMEM. */
+ * clean_up_tokenization_spaces may take them. special: added tokens that are special give their text; otherwise
+ * nothing. last: no more tokens will come. All texts together are what transformers makes of all tokens. -ENOMEM. */
 int client_decoder_push(struct client_decoder *decoder, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                         bool special, bool last, struct error *err);
 
 /* Tokens before the text, which are no part of it: whether a token begins with a blank may depend on them. -ENOMEM. */
 int client_decoder_skip(struct client_decoder *decoder, const uint32_t *ids, size_t n_ids, struct error *err);
 
-/* Adds the tokens with a name that the tokenizer's side files give, {"bos_token": "<s>", ...}, as transformers' templates see
- * them: also those of the tokenizer's class. -EINVAL with a sentence that names the file; -ENOMEM. */
+/* Adds the tokens with a name that the tokenizer's side files give, {"bos_token": "<s>", ...}, as transformers'
+ * templates see them: also those of the tokenizer's class. -EINVAL with a sentence that names the file; -ENOMEM. */
 int client_tokenizer_names(json_t *out, const struct client_tokenizer *tokenizer, const json_t *side,
                            struct error *err);
 
@@ -206,9 +207,9 @@ uint32_t client_tokenizer_mask(const struct client_tokenizer *tokenizer);
 /* All ids of texts are below this, and below the model's vocabulary. */
 uint32_t client_tokenizer_n_ids(const struct client_tokenizer *tokenizer);
 
-/* Added tokens may have ids outside the model's table, such as a padding token of 32000 where the vocabulary is 32000. A
- * text that has one cannot be encoded: -EINVAL, with a sentence that names the token. This is for tokens that the caller
- * adds, client_tokenizer_end and client_tokenizer_mask. */
+/* Added tokens may have ids outside the model's table, such as a padding token of 32000 where the vocabulary is 32000.
+ * A text that has one cannot be encoded: -EINVAL, with a sentence that names the token. This is for tokens that the
+ * caller adds, client_tokenizer_end and client_tokenizer_mask. */
 int client_tokenizer_check(const struct client_tokenizer *tokenizer, uint32_t id, struct error *err);
 
 /* True for an added token that tokenizer.json calls special. */

@@ -1,5 +1,5 @@
-/* The messages of a conversation are checked, and given to the template as transformers gives them. Whether a role that the
- * template does not name is printed is found by rendering the conversation with another one in its place. */
+/* The messages of a conversation are checked, and given to the template as transformers gives them. Whether a role that
+ * the template does not name is printed is found by rendering the conversation with another one in its place. */
 #include "client/text/turns.h"
 
 #include "client/text/conversation.h"
@@ -52,8 +52,8 @@ static bool is_word(const char *text)
     return n > 0 && n <= 40 && strspn(text, letters) == n;
 }
 
-/* True if the text of the conversation has the role of message i: so has it the template of one that prints any. Roles are
- * no plain text (client/text/template.h), so only words are printed. */
+/* True if the text of the conversation has the role of message i: so has it the template of one that prints any. Roles
+ * are no plain text (client/text/template.h), so only words are printed. */
 static bool prints_role(struct client_turns *t, size_t i)
 {
     static const char probe[] = "role_that_nobody_has";

@@ -14,8 +14,8 @@ struct client_turns {
     size_t n, n_trained;
 };
 
-/* Takes a conversation, as client_conversation_encode has it; variables: the template's others, borrowed. Errors as there.
- * Undo, also after an error: client_turns_close. */
+/* Takes a conversation, as client_conversation_encode has it; variables: the template's others, borrowed. Errors as
+ * there. Undo, also after an error: client_turns_close. */
 int client_turns_open(struct client_turns *t, const struct client_template *template, const json_t *variables,
                       enum eps_train_on train_on, const json_t *conversation, struct error *err);
 void client_turns_close(struct client_turns *t);

@@ -1,9 +1,9 @@
 /* device/cpu/cpu.h - the CPU device's state, and its kernels, which are compiled per instruction set.
  *
  * kernels/X.kernel.c is compiled once for each x86-64 level and each number type: an operation `norm` has the kernels
- * cpu_norm_fp32_v2 to cpu_norm_bf16_v4. A device uses those of its number type and of the fastest level that the machine
- * supports. Work is divided by shapes alone, and one thread computes each piece in a fixed order, so results do not
- * depend on the number of threads. */
+ * cpu_norm_fp32_v2 to cpu_norm_bf16_v4. A device uses those of its number type and of the fastest level that the
+ * machine supports. Work is divided by shapes alone, and one thread computes each piece in a fixed order, so results do
+ * not depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 
@@ -18,8 +18,8 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 
-/* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. Of fp16, which v2 does not convert, products alone are
- * v4's, and everything else v3's. */
+/* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. Of fp16, which v2 does not convert, products
+ * alone are v4's, and everything else v3's. */
 enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_V4_PAIRS, CPU_ISAS };
 
 /* A part of a product's result, in elements of c. */
@@ -47,8 +47,8 @@ struct cpu_kernels {
     void (*tile)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
     /* The whole product, with m 1, a not transposed and beta 0. */
     void (*single)(struct device *dev, const struct device_matmul *op);
-    /* The parts of a convolution (conv2d.kernel.c), which leave their sums as `tile` does: pixels by columns of one group;
-     * and of the gradient of its weights, output channels by weights of each, from what is there. */
+    /* The parts of a convolution (conv2d.kernel.c), which leave their sums as `tile` does: pixels by columns of one
+     * group; and of the gradient of its weights, output channels by weights of each, from what is there. */
     void (*conv)(const struct cpu_conv *conv, size_t group, const struct cpu_tile *tile, float *scratch);
     void (*conv_weights)(const struct cpu_conv *conv, const void *gradient, size_t group, const struct cpu_tile *tile,
                          float *scratch);
@@ -99,8 +99,8 @@ DEVICE_CALLS(CPU_DECLARE)
 
 /* Switches a device to the fastest that this machine supports, if it has any for the device's type. */
 void cpu_isa_use_best(struct device *dev);
-/* For tests: whether this machine supports an instruction set, whether it has kernels of a type besides, and switching a device
- * to it. */
+/* For tests: whether this machine supports an instruction set, whether it has kernels of a type besides, and switching
+ * a device to it. */
 bool cpu_isa_runs(enum cpu_isa isa);
 bool cpu_isa_has(enum cpu_isa isa, enum number_type type);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);

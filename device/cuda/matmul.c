@@ -5,15 +5,15 @@
  * product's class (proto/operation/products.h) if it applies, else the library's first choice.
  *
  * The first choice depends on the shape alone: the library is told alignments of at most 16 bytes, which all of its
- * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in 16 bits. With beta 0
- * there is only one part, except for sums over rows, so the order depends on k alone. If the library has no such
- * algorithm, parts are added in fp32, in a fixed order. With beta 1 and a result in bf16 the library's kernels for Hopper
- * round the product before they add what is there: on an H100 257 + 1 is 256, as 257 is rounded to 256 first. What they do
- * in fp16 has not been tried.
+ * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in 16 bits. With
+ * beta 0 there is only one part, except for sums over rows, so the order depends on k alone. If the library has no such
+ * algorithm, parts are added in fp32, in a fixed order. With beta 1 and a result in bf16 the library's kernels for
+ * Hopper round the product before they add what is there: on an H100 257 + 1 is 256, as 257 is rounded to 256 first.
+ * What they do in fp16 has not been tried.
  *
  * Only the bias is fused. GELU is not: the library would apply it to the unrounded sum, which recomputation from `pre`
- * could not reproduce. Nor is its gradient: on an H100 the library's product with it (width 4,096, bf16) takes 1.4 times
- * as long as a plain one with a pass over its result (tools/bench/cuda). */
+ * could not reproduce. Nor is its gradient: on an H100 the library's product with it (width 4,096, bf16) takes 1.4
+ * times as long as a plain one with a pass over its result (tools/bench/cuda). */
 #include "device/cuda/cuda.h"
 
 #include <assert.h>

@@ -1,9 +1,9 @@
 /* device/cuda/memory.c - host memory for the device: lent to it, or copied through page-locked pieces.
  *
  * The driver can also copy memory that is not lent, but its manual leaves open when such a call blocks. Here
- * cuda_download returns when all bytes have arrived. What fits in a piece is uploaded as host memory holds it during the call.
- * More, such as weights whose mapping a device cannot register, is read until the upload is done: a thread of the driver's fills
- * one piece while the device empties the other, and the caller goes on launching. */
+ * cuda_download returns when all bytes have arrived. What fits in a piece is uploaded as host memory holds it during
+ * the call. More, such as weights whose mapping a device cannot register, is read until the upload is done: a thread of
+ * the driver's fills one piece while the device empties the other, and the caller goes on launching. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"

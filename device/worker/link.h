@@ -2,8 +2,8 @@
  *
  * Weights are read from a segment that the daemon lends for reading. Contributions go into slots of this worker's
  * inbox. Slot 0 is reserved: it holds only the contribution that the daemon grants it to by name. Those before that
- * one are folded already: if no other slot is free, they are not sent. With row groups it holds any contribution to a part
- * up to the one that is named. Compute thread only. */
+ * one are folded already: if no other slot is free, they are not sent. With row groups it holds any contribution to a
+ * part up to the one that is named. Compute thread only. */
 #ifndef DEVICE_WORKER_LINK_H
 #define DEVICE_WORKER_LINK_H
 

@@ -112,9 +112,9 @@ static int measure_type(struct profile *out, struct measured *b, enum number_typ
     return rc;
 }
 
-/* What the host's memory moves for optimizer and link together: the most of some mixes. Alone, both would take equally long in the
- * first, which tells what the two ask for where the memory limits neither. It slows one more than the other, mostly the update,
- * and what that needs then would run alone: the later mixes have more copies. */
+/* What the host's memory moves for optimizer and link together: the most of some mixes. Alone, both would take equally
+ * long in the first, which tells what the two ask for where the memory limits neither. It slows one more than the
+ * other, mostly the update, and what that needs then would run alone: the later mixes have more copies. */
 static int measure_beside(struct profile *out, struct measured *b)
 {
     static const double mixes[] = {1, 1.25, 1.5};

@@ -1,7 +1,7 @@
 /* Attention: each path in one shape, and then in those that models train with.
  *
- * On a GPU the arrays of all shapes have as many numbers, so none needs much more memory than the first. A CPU computes a head
- * in one thread: there is a head for each of them. */
+ * On a GPU the arrays of all shapes have as many numbers, so none needs much more memory than the first. A CPU computes
+ * a head in one thread: there is a head for each of them. */
 #include "device/worker/profile_measure.h"
 
 #include "proto/operation/call.h"
@@ -120,8 +120,8 @@ size_t measure_attention_bytes(const struct measured *b)
     return most;
 }
 
-/* b->attention, so that this path takes it: with dropout; or, in 16 bits on a GPU, with a bias by distance and a window, of
- * which tensor cores take either. */
+/* b->attention, so that this path takes it: with dropout; or, in 16 bits on a GPU, with a bias by distance and a
+ * window, of which tensor cores take either. */
 static struct device_attention attention_of(const struct measured *b)
 {
     const struct measure_attention *a = &b->attention;
@@ -202,7 +202,8 @@ static struct call_work work_of(const struct measured *b, enum profile_direction
     return work;
 }
 
-/* Nothing where the path has no part, or not the whole, of such calls, or where the rate of shorter rows makes one too long. */
+/* Nothing where the path has no part, or not the whole, of such calls, or where the rate of shorter rows makes one too
+ * long. */
 static int measure_direction(double flops[PROFILE_LENGTHS], const struct measured *b, enum profile_direction direction,
                              int length)
 {

@@ -43,7 +43,8 @@ struct measured {
 
 typedef void measure_call(const struct measured *b);
 
-/* clock: in seconds, read while the device is idle; NULL: this machine's. Undo: measure_end. -ENOMEM with a sentence. */
+/* clock: in seconds, read while the device is idle; NULL: this machine's. Undo: measure_end. -ENOMEM with a
+ * sentence. */
 int measure_begin(struct measured *out, const struct device_ops *ops, unsigned index, unsigned n_threads,
                   double (*clock)(void), struct error *err);
 void measure_end(struct measured *b);
@@ -51,8 +52,8 @@ void measure_end(struct measured *b);
 /* Seconds per call in a round of at least so many seconds; *rc is the device's. */
 double measure_round(const struct measured *b, measure_call *call, double seconds, int *rc);
 
-/* Seconds per call. On the host the least of several rounds, as other load only makes it worse; on a GPU, which is ours, the
- * median, as it goes on at this speed. */
+/* Seconds per call. On the host the least of several rounds, as other load only makes it worse; on a GPU, which is
+ * ours, the median, as it goes on at this speed. */
 double measure_time(const struct measured *b, measure_call *call, int *rc);
 
 /* Sorts them, at least one. */
@@ -69,8 +70,8 @@ int measure_choose(struct products *out, struct measured *b, enum number_type ty
 size_t measure_products_bytes(const struct measured *b, enum number_type type);
 int measure_products(struct profile *out, struct measured *b);
 
-/* profile_messages.c: message_s, on this host. Makes three threads, and a socket in a directory of its own, in $XDG_RUNTIME_DIR
- * or /tmp. Where these cannot be had, the default profile's, and a line of the log. */
+/* profile_messages.c: message_s, on this host. Makes three threads, and a socket in a directory of its own, in
+ * $XDG_RUNTIME_DIR or /tmp. Where these cannot be had, the default profile's, and a line of the log. */
 void measure_messages(struct profile *out, const struct measured *b);
 
 /* Without the launches, unless these are most of it. */

@@ -1,5 +1,5 @@
-/* Times a round trip like a pull's: the compute thread, its loop, nanomsg, another loop, and back. Both ends are threads of
- * this process. */
+/* Times a round trip like a pull's: the compute thread, its loop, nanomsg, another loop, and back. Both ends are
+ * threads of this process. */
 #include "device/worker/mailbox.h"
 #include "device/worker/profile_measure.h"
 #include "proto/base/log.h"

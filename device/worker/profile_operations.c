@@ -69,7 +69,7 @@ static int measure_convolutions(struct profile *out, struct measured *b, enum co
     return rc;
 }
 
-/* ---- norms: rows as wide as products, of x, of y or its gradient, of x's gradient; then what is as wide as one row ---- */
+/* ---- norms: rows as wide as products, of x, y or its gradient, x's gradient; then what is as wide as one row ----- */
 
 /* Each array is larger than any cache. */
 static size_t norm_rows(const struct measured *b)

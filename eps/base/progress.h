@@ -20,8 +20,8 @@ struct progress {
 
 /* A step, an evaluation or a generation begins. */
 void progress_begin(struct progress *progress, enum message_phase phase, uint32_t first_part, uint32_t n_parts);
-/* The worker may now have the weights of a unit, of this many bytes. homes: the step's order (model_order_homes), or NULL:
- * the model's. */
+/* The worker may now have the weights of a unit, of this many bytes. homes: the step's order (model_order_homes), or
+ * NULL: the model's. */
 void progress_pull(struct progress *progress, const struct model *model, const uint32_t *homes, uint32_t unit,
                    uint64_t bytes);
 void progress_loss(struct progress *progress, const struct model *model, uint32_t part);
@@ -48,8 +48,8 @@ struct deadline {
     uint32_t n_parts, n_tokens;
     unsigned elapsed; /* since it was given */
     unsigned waited;  /* of these, while it was owed */
-    /* The most work that is known, of shares that were done: this long, at most, for so many parts, at least, of rows of so
-     * many tokens. n_parts 0: none was done. */
+    /* The most work that is known, of shares that were done: this long, at most, for so many parts, at least, of rows
+     * of so many tokens. n_parts 0: none was done. */
     struct {
         unsigned elapsed;
         uint32_t n_parts, n_tokens;
@@ -60,8 +60,8 @@ struct deadline {
 void deadline_begin(struct deadline *d, uint64_t step, uint32_t n_parts, uint32_t n_tokens);
 /* The share is done. */
 void deadline_meet(struct deadline *d);
-/* One tick. True: it was owed for longer than the limit. The limit is least_ticks, or eight times what shares of as much
- * work have taken; or, if none is known, `allowance`, if that is more. */
+/* One tick. True: it was owed for longer than the limit. The limit is least_ticks, or eight times what shares of as
+ * much work have taken; or, if none is known, `allowance`, if that is more. */
 bool deadline_tick(struct deadline *d, bool owes, unsigned least_ticks, double allowance);
 
 #endif

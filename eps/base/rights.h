@@ -20,9 +20,9 @@ int rights_output(const struct peer *client, struct error *err);
 int rights_files(const int *fds, unsigned n, struct error *err);
 /* True if the worker may append to the trace of this user's client: its user is that user or the daemon's. */
 bool rights_trace(const struct peer *worker, uid_t uid);
-/* Checks that a worker may compute a job of this user: it gets the job's weights and data, and the job takes its numbers for
- * true. It may if it is that user's, the daemon's user's or root's, or of another host, where it has the daemon's key; or
- * if the daemon shares all workers (peers.shares_workers). */
+/* Checks that a worker may compute a job of this user: it gets the job's weights and data, and the job takes its
+ * numbers for true. It may if it is that user's, the daemon's user's or root's, or of another host, where it has the
+ * daemon's key; or if the daemon shares all workers (peers.shares_workers). */
 int rights_compute(const struct peers *peers, const struct peer *worker, uid_t uid, struct error *err);
 /* Checks that a viewer may have the weights of this user's job, or end it. */
 int rights_job(const struct peer *peer, uid_t uid, struct error *err);

@@ -1,12 +1,13 @@
 /* eps/base/throughput.h - how many parts each worker gets: whole parts, by measured speed.
  *
  * A worker's speed is the time that its share's forward pass takes, from its first weights to its last loss, for each
- * part. Forward waits for no other worker, only for the optimizer, which all wait for alike. Backward waits for slots and
- * accumulators, so for slower workers, too; it takes each worker about the same multiple of forward. The median of the
- * last THROUGHPUT_STEPS steps counts, so that one step that is disturbed changes nothing.
+ * part. Forward waits for no other worker, only for the optimizer, which all wait for alike. Backward waits for slots
+ * and accumulators, so for slower workers, too; it takes each worker about the same multiple of forward. The median of
+ * the last THROUGHPUT_STEPS steps counts, so that one step that is disturbed changes nothing.
  *
- * Shares change only if forward is then expected to take at least an eighth and 10 ms less, and no sooner than THROUGHPUT_STEPS
- * steps after the last change. So workers of about the same speed keep their shares, however the figures vary.
+ * Shares change only if forward is then expected to take at least an eighth and 10 ms less, and no sooner than
+ * THROUGHPUT_STEPS steps after the last change. So workers of about the same speed keep their shares, however the
+ * figures vary.
  *
  * Pure arithmetic: times come in as numbers. */
 #ifndef EPS_BASE_THROUGHPUT_H

@@ -183,8 +183,8 @@ static void announce_sum(struct job *job)
     job_announce(job, &out);
 }
 
-/* Weights that memory has damaged since their last update have nobody but an evaluation to read them before the next one: so they
- * are looked through before its sum is told. */
+/* Weights that memory has damaged since their last update have nobody but an evaluation to read them before the next
+ * one: so they are looked through before its sum is told. */
 static void on_evaluated(struct job *job, struct peer *worker, const struct message *m)
 {
     bool all = true;

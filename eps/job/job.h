@@ -72,8 +72,8 @@ struct job_text {
     } pieces[JOB_MAX_PIECES]; /* (n_pieces) ranges of tokens that were run at once, in order; others ran one by one */
 };
 
-/* What holds for a job from its plan to its end, chosen once (job_plan.c), so that nobody else asks on how many hosts it
- * trains. eps/step/commit.h is chosen by it too. */
+/* What holds for a job from its plan to its end, chosen once (job_plan.c), so that nobody else asks on how many hosts
+ * it trains. eps/step/commit.h is chosen by it too. */
 struct job_facts {
     bool sharded; /* several hosts: its units and the parts of a step are divided among their daemons */
     /* Of `relay`, which has this host's parts. Several hosts: the owners' relays are as the job asks. */
@@ -205,8 +205,8 @@ static inline bool job_groups(const struct job *job)
     return job->facts.fenced || job->facts.folded;
 }
 
-/* True if the job trains on several hosts. For the choice of eps/step/commit.h's table, and tests: all else that depends on
- * it is a fact of its own. */
+/* True if the job trains on several hosts. For the choice of eps/step/commit.h's table, and tests: all else that
+ * depends on it is a fact of its own. */
 static inline bool job_is_sharded(const struct job *job)
 {
     return job->facts.sharded;
@@ -307,13 +307,13 @@ void job_list(struct job *job, struct peer *worker);
 void job_unlist(struct job *job, const struct peer *worker);
 /* The worker, which has no seat, takes no part in this job, and keeps its session. */
 void job_leave_out(struct job *job, struct peer *worker, const char *why);
-/* The same, for this code. If it tells that the host's memory is short, an open job, which may wait for a worker, asks again in
- * 10 s, then after pauses that grow to 320 s. Only the first time is told. */
+/* The same, for this code. If it tells that the host's memory is short, an open job, which may wait for a worker, asks
+ * again in 10 s, then after pauses that grow to 320 s. Only the first time is told. */
 void job_pass_over(struct job *job, struct peer *worker, int code, const char *why);
 /* Once a second. */
 void job_tick(struct job *job);
-/* Bytes that the job, or the next one, may take of the host: the smaller of the daemon's --host-mem and the job's. UINT64_MAX:
- * all that is free. */
+/* Bytes that the job, or the next one, may take of the host: the smaller of the daemon's --host-mem and the job's.
+ * UINT64_MAX: all that is free. */
 uint64_t job_host_cap(const struct job *job);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);

@@ -267,8 +267,8 @@ static int read_side(struct job *job)
     return rc;
 }
 
-/* A unit may have had fewer updates than the run has steps: a fenced run skips steps, and added blocks are younger. Each
- * has a bias correction of its own. */
+/* A unit may have had fewer updates than the run has steps: a fenced run skips steps, and added blocks are younger.
+ * Each has a bias correction of its own. */
 static int check_updates(struct job *job)
 {
     const uint64_t *updates = job->store.updates;

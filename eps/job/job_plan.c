@@ -138,8 +138,8 @@ static bool may_work(const struct peer *p)
     return p->role == ROLE_WORKER && !p->refused && !p->unfit;
 }
 
-/* Checks what does not depend on the job's sizes: the worker's rights, its kind of device, and whether that computes attention as
- * the job asks. */
+/* Checks what does not depend on the job's sizes: the worker's rights, its kind of device, and whether that computes
+ * attention as the job asks. */
 static int check_worker(const struct job *job, const struct peer *worker, struct error *err)
 {
     const int rc = rights_compute(job->peers, worker, job->uid, err);
@@ -218,8 +218,8 @@ static int refuse(const struct job *job, const struct plan_fit_asked *asked, con
     return rc;
 }
 
-/* True if all that a step's time is predicted from was measured, and its steps are alike: of further hosts nothing is known,
- * and steps that leave out blocks are shorter. */
+/* True if all that a step's time is predicted from was measured, and its steps are alike: of further hosts nothing is
+ * known, and steps that leave out blocks are shorter. */
 static bool can_predict(const struct job *job)
 {
     bool can = job->n_own == 0 && job_goal(job)->purpose == PLAN_TRAIN && !plan_may_drop(job_goal(job)) &&
@@ -282,8 +282,8 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
     return n > 0 && n < n_all;
 }
 
-/* Plans all workers, for the job that follows a thaw if `thawed`. *again: some were left out, and workers are to be chosen
- * again. */
+/* Plans all workers, for the job that follows a thaw if `thawed`. *again: some were left out, and workers are to be
+ * chosen again. */
 static int plan_all(struct job *job, bool thawed, bool *again, struct error *err)
 {
     struct plan_fit_device devices[PEERS_MAX_WORKERS];
@@ -458,8 +458,8 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
 }
 
 /* On several hosts, owners sum, hold and square; this host's relay only sees that its parts' slices leave.
- *   deterministic  parts of a slice go to its owner in order: a later one that waits there for room would keep an earlier
- *                  one, which the owner waits for, from being sent
+ *   deterministic  parts of a slice go to its owner in order: a later one that waits there for room would keep an
+ *                  earlier one, which the owner waits for, from being sent
  *   replay         fenced, too: no unit is updated before all hosts have covered the step
  *   seats          more than parts, as inboxes may wait for other hosts */
 static void choose_facts(struct job *job)
@@ -503,7 +503,8 @@ static int build_model(struct job *job, const char *freeze, struct error *err)
     return rc ? rc : model_drop_prepare(&job->model, goal->drop_layers, err);
 }
 
-/* Builds the model with these tensors frozen, chooses workers and plans them; thawed: for the job that follows a thaw. */
+/* Builds the model with these tensors frozen, chooses workers and plans them; thawed: for the job that follows a
+ * thaw. */
 static int plan_form(struct job *job, const char *freeze, bool thawed, struct error *err)
 {
     int rc = build_model(job, freeze, err);
@@ -524,8 +525,9 @@ static int plan_form(struct job *job, const char *freeze, bool thawed, struct er
     return rc;
 }
 
-/* Whether the job that follows, in which nothing is frozen any more, would have room. A worker that is too small for that
- * one is left out of this one, too. Both have the same microbatch, so that it does not depend on when the run stops. */
+/* Whether the job that follows, in which nothing is frozen any more, would have room. A worker that is too small for
+ * that one is left out of this one, too. Both have the same microbatch, so that it does not depend on when the run
+ * stops. */
 static int check_thawed(struct job *job, struct error *err)
 {
     struct plan_goal *goal = &job->request.job.goal;

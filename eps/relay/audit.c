@@ -1,12 +1,14 @@
 /* eps/relay/audit.c - the audited part of a step: its auditor's digests, and what follows when one differs.
  *
- * An auditor computes the audited part before parts of its own, and needs no slot: it waits for weights of the step alone,
- * which stand, as their units are not updated without the audited part. So slices may wait in their slots for its digests.
+ * An auditor computes the audited part before parts of its own, and needs no slot: it waits for weights of the step
+ * alone, which stand, as their units are not updated without the audited part. So slices may wait in their slots for
+ * its digests.
  *
- * A slice that differs convicts nobody: its owner or the auditor may be wrong. A third worker audits the part, too; without one
- * the auditor does again, and if it stays with its result, the owner computes the part again. Each begins its share anew behind
- * that, so that it waits for nothing of its own. A result must agree with one of another worker, as one that computes wrongly
- * may do so twice alike; a worker's own counts only if nobody else has computed the part. */
+ * A slice that differs convicts nobody: its owner or the auditor may be wrong. A third worker audits the part, too;
+ * without one the auditor does again, and if it stays with its result, the owner computes the part again. Each begins
+ * its share anew behind that, so that it waits for nothing of its own. A result must agree with one of another worker,
+ * as one that computes wrongly may do so twice alike; a worker's own counts only if nobody else has computed the
+ * part. */
 #include "eps/relay/relay_state.h"
 
 #include <string.h>
@@ -73,7 +75,8 @@ void relay_on_digest(struct relay *r, const struct relay_event *e)
     }
 }
 
-/* A lost auditor ends the audit, not the step. The results that it has sent still count. What differs is found once more. */
+/* A lost auditor ends the audit, not the step. The results that it has sent still count. What differs is found once
+ * more. */
 void relay_end_audit(struct relay *r, uint32_t worker)
 {
     struct relay_audit *audit = &r->audit;
@@ -132,7 +135,8 @@ static bool may_restart(const struct relay *r, const struct relay_worker *w)
     return w && w->room > 0 && !w->leaving && relay_can_redo_all(r, w->id);
 }
 
-/* The least loaded worker that is neither of the two, and can begin its share anew; else the auditor, if it can. NULL: nobody. */
+/* The least loaded worker that is neither of the two, and can begin its share anew; else the auditor, if it can. NULL:
+ * nobody. */
 static struct relay_worker *find_third(struct relay *r, uint32_t owner)
 {
     struct relay_worker *third = NULL, *auditor = relay_find_worker(r, r->audit.auditor);
@@ -272,7 +276,7 @@ void relay_judge(struct relay *r)
         ;
 }
 
-/* ---- what others ask ---------------------------------------------------------------------------------------------- */
+/* ---- what others ask --------------------------------------------------------------------------------------------- */
 
 uint32_t relay_audit_of(const struct relay *r, uint32_t worker)
 {

@@ -18,7 +18,7 @@ static void refuse_open(struct relay *r, const char *why)
     *relay_act(r, RELAY_REFUSE) = (struct relay_action){.kind = RELAY_REFUSE, .to_client = true, .why = why};
 }
 
-/* ---- units and step ----------------------------------------------------------------------------------------------- */
+/* ---- units and step ---------------------------------------------------------------------------------------------- */
 
 static void finish(struct relay *r)
 {
@@ -133,8 +133,8 @@ void relay_tear(struct relay *r)
     answer_waiting(r);
 }
 
-/* The step will not be finished. If something is in the moments, or on its way there, the model is torn. Else the step is
- * skipped: every unit's fence advances, and nothing else does. */
+/* The step will not be finished. If something is in the moments, or on its way there, the model is torn. Else the step
+ * is skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
@@ -365,10 +365,10 @@ static bool is_begun(const struct relay *r)
     return r->config.folded && (r->n_folded || r->n_flying);
 }
 
-/* Eager, no slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
- * while they can still be skipped. Fenced, all can be: a part's slices are folded once its own loss is known, so that parts
- * may go forward one after another. So may they folded; there, as nothing can be skipped once something was folded, a loss
- * that is not finite then is a fault, as a slice is. */
+/* Eager, no slice is folded before every part's loss is known to be finite. So most steps that will not end well are
+ * found while they can still be skipped. Fenced, all can be: a part's slices are folded once its own loss is known, so
+ * that parts may go forward one after another. So may they folded; there, as nothing can be skipped once something was
+ * folded, a loss that is not finite then is a fault, as a slice is. */
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
@@ -484,8 +484,8 @@ static void update(struct relay *r, uint32_t unit)
     relay_act(r, RELAY_UPDATE)->unit = unit;
 }
 
-/* Eager: updates the unit that has all its contributions; only a fold just done can have completed it. Else: updates all
- * units, once the whole step is folded. */
+/* Eager: updates the unit that has all its contributions; only a fold just done can have completed it. Else: updates
+ * all units, once the whole step is folded. */
 static void update_ready(struct relay *r)
 {
     if (r->touched == r->n_units)

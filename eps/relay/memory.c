@@ -224,7 +224,8 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     r->mark = (struct relay_tag){.name.visit = r->top};
 }
 
-/* Accumulators serve adamw with several parts, eager: of a tied unit its lowest visit. Other sums have buffers of their own. */
+/* Accumulators serve adamw with several parts, eager: of a tied unit its lowest visit. Other sums have buffers of their
+ * own. */
 static void begin_sums(struct relay *r)
 {
     r->n_sums = r->sums_end = r->n_summing = 0;
@@ -332,8 +333,8 @@ uint64_t relay_version(const struct relay *r, uint32_t unit)
     return r->units[unit].version;
 }
 
-/* Losses come first: eager, nothing is folded without all of them. In row groups they come with their group: what is not there
- * first is of the mark's part. A contribution in a slot counts as given. */
+/* Losses come first: eager, nothing is folded without all of them. In row groups they come with their group: what is
+ * not there first is of the mark's part. A contribution in a slot counts as given. */
 static uint32_t find_owing(struct relay *r)
 {
     if (r->torn || r->covered)

@@ -8,16 +8,18 @@
  * A part goes to a worker that has room for it, or waits until one has: it attaches, its room grows, or it has finished
  * a part of its own. A worker that is about to leave the job has room for none: it finishes those that it has.
  *
- * A step may be audited: one of its parts is computed by a second worker, too, its *auditor*, or once more by the same one,
- * before that worker computes parts of its own. It sends a digest of each slice. A slice of the audited part is folded if
- * its own digest is the same; once its auditor is lost, without one. If they differ, a third
- * worker audits the part, too; without one, the auditor does again, and then the owner computes it again.
+ * A step may be audited: one of its parts is computed by a second worker, too, its *auditor*, or once more by the same
+ * one, before that worker computes parts of its own. It sends a digest of each slice. A slice of the audited part is
+ * folded if its own digest is the same; once its auditor is lost, without one. If they differ, a third worker audits
+ * the part, too; without one, the auditor does again, and then the owner computes it again.
  *
- * A slice that has changed in its slot is nobody's fault, and the same numbers come again: so its worker begins its share anew.
+ * A slice that has changed in its slot is nobody's fault, and the same numbers come again: so its worker begins its
+ * share anew.
  *
- * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A step's
- * open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
- * upwards; with row groups, part upwards comes first. The *mark* is the lowest name in fold order that is not folded.
+ * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A
+ * step's open says which unit each has, in the step's own order. A contribution's *name* in its step is (visit, part,
+ * slice). *Fold order* is visit downwards, then part, then slice upwards; with row groups, part upwards comes first.
+ * The *mark* is the lowest name in fold order that is not folded.
  *
  * Each pull is answered once, with weights of the version that it names, or with none: if its step is over (covered,
  * skipped, past, torn), or that version is gone. A slow worker asks too late without being at fault.
@@ -41,8 +43,8 @@ struct relay_config {
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
     bool adamw;              /* parts are summed, as AdamW's are; else each is folded as it comes, as AdamA's are */
     bool fenced, folded;     /* the commit, not both; neither: eager */
-    /* Not eager: a worker takes its parts in ascending order, in row groups of parts that follow each other, one group after
-     * another through the whole model. */
+    /* Not eager: a worker takes its parts in ascending order, in row groups of parts that follow each other, one group
+     * after another through the whole model. */
     bool groups;
     bool deterministic; /* the contributions to one slice are folded in fold order */
     bool replay;        /* version t of every unit is kept until the step is covered */
@@ -149,8 +151,8 @@ int relay_feed(struct relay *relay, const struct relay_event *event, const struc
 uint64_t relay_cut(const struct relay *relay);
 
 /* The worker that the open step waits for, if the optimizer thread has none of the step's folds: the worker's loss,
- * its contribution of the mark or its digest of that is missing, and it has all weights of this step that it has pulled. UINT32_MAX:
- * nobody. */
+ * its contribution of the mark or its digest of that is missing, and it has all weights of this step that it has
+ * pulled. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
 /* How many unfinished parts of the open step a worker has; 0 if the step is covered or there is none. A part is
@@ -177,10 +179,10 @@ bool relay_has_part(const struct relay *relay, uint32_t worker);
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */
 bool relay_has_loss(const struct relay *relay, uint32_t part);
-/* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is given no
- * part, and its contributions count: if units may be updated without them and there is no replay, only those of parts that
- * need no more, as a part that was begun could not be redone; and of these, if others are to be redone, only those that were
- * begun. */
+/* The worker is gone, and RELAY_LOST will be fed later; nothing happens if it is not attached here. Until then it is
+ * given no part, and its contributions count: if units may be updated without them and there is no replay, only those
+ * of parts that need no more, as a part that was begun could not be redone; and of these, if others are to be redone,
+ * only those that were begun. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);
 /* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone; or a part
  * that it has sent whole waits for accumulators, and these for another part of the worker's. */
@@ -191,7 +193,8 @@ bool relay_can_redo_all(const struct relay *relay, uint32_t worker);
 /* True if all of the open step is folded, or it was skipped, or there is none. */
 bool relay_is_covered(const struct relay *relay);
 /* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
- * contributions was folded or is in an inbox, and audited. When this is possible at all, the call costs the occupied slots. */
+ * contributions was folded or is in an inbox, and audited. When this is possible at all, the call costs the occupied
+ * slots. */
 bool relay_has_all(const struct relay *relay);
 
 /* Version of a unit that has been in a step. */

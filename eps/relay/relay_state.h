@@ -18,8 +18,8 @@
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64, RELAY_MAX_VISITS = 2 /* of a unit */ };
 
-/* How often one event can move a part: its worker is lost for a slice that is not finite, or redoes a damaged one; audits
- * again; computes again; is named; a room is found. */
+/* How often one event can move a part: its worker is lost for a slice that is not finite, or redoes a damaged one;
+ * audits again; computes again; is named; a room is found. */
 enum { RELAY_MOST_MOVES = 5 };
 
 /* One contribution: it is in a slot, or was granted the reserved one. */
@@ -72,7 +72,8 @@ struct relay_unit {
 
 struct relay_visit {
     uint32_t unit, n_slices;
-    /* The first of its n_parts * n_slices names; with row groups, of its n_slices names of part 0. None if it is frozen. */
+    /* The first of its n_parts * n_slices names; with row groups, of its n_slices names of part 0. None if it is
+     * frozen. */
     uint32_t first_name;
     uint32_t rank; /* among the visits of its unit, 0 the topmost */
 };
@@ -211,7 +212,8 @@ uint32_t relay_judge_of(const struct relay *r);
 /* The worker is lost: what it had to say of an audit is not waited for. */
 void relay_audit_lost(struct relay *r, uint32_t worker);
 
-/* In feed.c. The worker begins its unfinished parts anew: nothing of its own is in its slots but what the thread has. */
+/* In feed.c. The worker begins its unfinished parts anew: nothing of its own is in its slots but what the thread
+ * has. */
 void relay_restart(struct relay *r, struct relay_worker *w);
 /* The worker is lost: its parts are others'. */
 void relay_lose(struct relay *r, uint32_t worker);
@@ -241,8 +243,9 @@ static inline bool relay_updates_last(const struct relay *r)
     return r->config.fenced || r->config.folded;
 }
 
-/* Which of its unit's sums a contribution goes to. With several parts, each visit of a tied unit has one of its own, so that
- * it does not matter whether all parts come to one visit before one comes to the other, as they do without row groups. */
+/* Which of its unit's sums a contribution goes to. With several parts, each visit of a tied unit has one of its own, so
+ * that it does not matter whether all parts come to one visit before one comes to the other, as they do without row
+ * groups. */
 static inline uint32_t relay_sum_of(const struct relay *r, const struct relay_tag *tag)
 {
     return r->config.n_parts > 1 ? r->visits[tag->name.visit].rank : 0;

@@ -218,9 +218,9 @@ void relay_fold_all(struct relay *r)
     }
 }
 
-/* The last part that the reserved slot of the mark's worker is for: with row groups, it goes on from the mark's to those of its
- * own that follow. Their contributions are foldable, or will be with the help of the optimizer thread, the readers and this
- * worker alone, so one always leaves the reserved slot. */
+/* The last part that the reserved slot of the mark's worker is for: with row groups, it goes on from the mark's to
+ * those of its own that follow. Their contributions are foldable, or will be with the help of the optimizer thread, the
+ * readers and this worker alone, so one always leaves the reserved slot. */
 static uint32_t last_reserved(const struct relay *r)
 {
     uint32_t part = r->mark.name.part;

@@ -161,7 +161,8 @@ static int add_side_files(struct capture *capture, json_t *side, struct error *e
     return 0;
 }
 
-/* Compares a file with what was written to it. It has been flushed, so the disk is read. i: its place among the files. */
+/* Compares a file with what was written to it. It has been flushed, so the disk is read. i: its place among the
+ * files. */
 static int read_back(const struct capture *capture, const struct checkpoint_file *file, size_t i, struct error *err)
 {
     struct file from = capture->directory >= 0 ? file_own(output_open(capture->directory, file->name, O_RDONLY))

@@ -16,8 +16,9 @@
 
 #include <stdbool.h>
 
-/* Files that the client or viewer opened. For a snapshot: these three. For a checkpoint without a directory, to write and
- * to read back: weights, moments, config.json, the files that came with the model in the order of the side file, and training.json. */
+/* Files that the client or viewer opened. For a snapshot: these three. For a checkpoint without a directory, to write
+ * and to read back: weights, moments, config.json, the files that came with the model in the order of the side file,
+ * and training.json. */
 enum capture_file { CAPTURE_WEIGHTS, CAPTURE_CONFIG, CAPTURE_SIDE, CAPTURE_FILES };
 enum { CAPTURE_MOMENTS = 1, CAPTURE_SMALL, CAPTURE_MOST = CHECKPOINT_MAX_FILES + 1 };
 
@@ -56,8 +57,9 @@ int capture_write(struct capture *capture, uint32_t unit, struct error *err);
 /* On host 0, before capture_finish: takes notes of another host. */
 int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err);
 /* Call after all own units are written. Writes the other files, flushes, and closes all; a checkpoint is also read back
- * from the disk and compared, and then gets its name. Content that differs: -EIO. On a host that does not lead: flushes, and leaves all open for capture_notes; then capture_close. scale: of the
- * step that is saved; value 0: none. */
+ * from the disk and compared, and then gets its name. Content that differs: -EIO. On a host that does not lead:
+ * flushes, and leaves all open for capture_notes; then capture_close. scale: of the step that is saved; value 0:
+ * none. */
 int capture_finish(struct capture *capture, const struct loss_scale *scale, struct error *err);
 /* As store_files_notes, after capture_finish on a host that does not lead. */
 size_t capture_notes(struct store_files_note *out, size_t n, const struct capture *capture, uint64_t first);

@@ -46,8 +46,8 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds,
 void save_on_output_done(struct saves *saves, const struct message *m);
 /* The relay has just opened the job's first step: announces the readers that waited for it. */
 void save_on_first_step(struct saves *saves);
-/* The next of these readers, for a caller that announces it at once: on several hosts, where slices of that step may have come
- * already. False: there is none. */
+/* The next of these readers, for a caller that announces it at once: on several hosts, where slices of that step may
+ * have come already. False: there is none. */
 bool save_take_reader(struct saves *saves, uint32_t *reader);
 /* The step before this version is over: the loss's scale is the version's. */
 void save_note_scale(struct saves *saves, uint64_t version);
@@ -65,9 +65,9 @@ void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* The job is aligned again: begins what viewers have asked for meanwhile. */
 void save_aligned(struct saves *saves);
 
-/* Places of sparse weights change at the end of a step (eps/store/rewire.h). Saves of its version wait until they have, from
- * their request to save_resume. save_is_busy: a save reads an older version, or is going to. save_hold: from here on until
- * save_resume, they change; no save is busy (asserted). */
+/* Places of sparse weights change at the end of a step (eps/store/rewire.h). Saves of its version wait until they have,
+ * from their request to save_resume. save_is_busy: a save reads an older version, or is going to. save_hold: from here
+ * on until save_resume, they change; no save is busy (asserted). */
 bool save_is_busy(const struct saves *saves);
 void save_hold(struct saves *saves);
 void save_resume(struct saves *saves);

@@ -86,8 +86,8 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     return 0;
 }
 
-/* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. What is still
- * to change its places begins later. */
+/* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. What is
+ * still to change its places begins later. */
 void save_begin(struct save *s)
 {
     const struct job *job = s->saves->job;

@@ -1,7 +1,7 @@
 /* eps/step/audits.c - chooses the audited part and its auditor, and says what came of it.
  *
- * steps.c asks audits_choose twice for a step that is announced ahead: when shares are announced, and when the relay opens
- * it. Both get the same answer unless workers or shares changed meanwhile, and then all shares are sent again. */
+ * steps.c asks audits_choose twice for a step that is announced ahead: when shares are announced, and when the relay
+ * opens it. Both get the same answer unless workers or shares changed meanwhile, and then all shares are sent again. */
 #include "eps/step/audits.h"
 
 #include "eps/job/damage.h"

@@ -1,13 +1,13 @@
 /* eps/step/commit.h - how a step's contributions become new weights: on one host, or on several.
  *
- * A job's relay says what is folded and updated when, whoever has the units. On one host they are here, and the optimizer
- * thread does both at once. On several, each unit has an owner: a fold sends a slice there, an update is done when the owner
- * has the next version, and weights of others are fetched when workers pull them (eps/step/sharded.h). steps_begin chooses
- * the table, by the job's facts; else nobody asks on how many hosts a job trains.
+ * A job's relay says what is folded and updated when, whoever has the units. On one host they are here, and the
+ * optimizer thread does both at once. On several, each unit has an owner: a fold sends a slice there, an update is done
+ * when the owner has the next version, and weights of others are fetched when workers pull them (eps/step/sharded.h).
+ * steps_begin chooses the table, by the job's facts; else nobody asks on how many hosts a job trains.
  *
- * All run on the loop's thread and return at once. All but `end` and `lost` are called for an open job alone, and the job may
- * have ended (job_end) when they return: on one host by what the relay makes of it, on several also with -ENOMEM, or -EPROTO
- * for what another host said. Pointers are borrowed during the call. Every member is required. */
+ * All run on the loop's thread and return at once. All but `end` and `lost` are called for an open job alone, and the
+ * job may have ended (job_end) when they return: on one host by what the relay makes of it, on several also with
+ * -ENOMEM, or -EPROTO for what another host said. Pointers are borrowed during the call. Every member is required. */
 #ifndef EPS_STEP_COMMIT_H
 #define EPS_STEP_COMMIT_H
 
@@ -56,8 +56,8 @@ extern const struct commit_ops commit_local, commit_sharded;
 
 /* The task of an action of this relay: all but its hyper, and of a fold also .contribution.g and .context. */
 struct updater_task commit_task(struct steps *steps, const struct relay *relay, const struct relay_action *a);
-/* Copies what is remembered of an own unit, at the version of an open step, to the step's minibatch: before the step changes
- * it, so for the unit's first pull at the latest. Once a step; nothing for other versions. */
+/* Copies what is remembered of an own unit, at the version of an open step, to the step's minibatch: before the step
+ * changes it, so for the unit's first pull at the latest. Once a step; nothing for other versions. */
 void commit_give_norms(struct steps *steps, uint64_t version, uint32_t unit);
 /* What a relay hears of a task that has ended. */
 struct relay_event commit_event(const struct updater_task *work);

@@ -89,7 +89,8 @@ static void update(struct steps *steps, const struct relay_action *a)
 
     if (job->facts.fenced && isnan(steps->fence.norm)) /* the step's first */
         steps->hyper.grad_scale = fence_commit(&steps->fence, fence_norm(&steps->fence), job->request.job.clip_norm);
-    /* The last update follows all folds, so all parts have been read by now. If damaged weights were, the step is not done. */
+    /* The last update follows all folds, so all parts have been read by now. If damaged weights were, the step is not
+     * done. */
     if (steps->reads_before && relay_is_covered(job->relay))
         damage_look_before(job);
     work.hyper = steps->hyper;

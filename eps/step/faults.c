@@ -55,8 +55,8 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why)
 
 enum { MOST_DAMAGED = 8 }; /* slices of a step: memory that changes faster than that lets no step end */
 
-/* Of several hosts, an owner cannot have a slice sent anew. What is not finite of a fenced unit may be a sum without the damaged
- * slice: nobody would be right to skip the step for it. */
+/* Of several hosts, an owner cannot have a slice sent anew. What is not finite of a fenced unit may be a sum without
+ * the damaged slice: nobody would be right to skip the step for it. */
 void faults_on_damaged(struct steps *steps, const struct updater_task *work)
 {
     struct job *job = steps->job;

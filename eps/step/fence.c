@@ -31,8 +31,8 @@ void fence_note_squares(struct fence *fence, uint32_t unit, double squares)
     fence->n_given[unit] = 1;
 }
 
-/* Unit by unit, in order: on several hosts, too. Of a unit without folds, which the step drops, an earlier step's squares
- * may be there. */
+/* Unit by unit, in order: on several hosts, too. Of a unit without folds, which the step drops, an earlier step's
+ * squares may be there. */
 double fence_norm(const struct fence *fence)
 {
     double sum = 0;

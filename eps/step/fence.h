@@ -1,11 +1,12 @@
 /* eps/step/fence.h - fenced commit: nothing of a step touches the weights until the whole step is known to be good.
  *
- * So the gradient can be clipped before the first update, and a step that is not finite leaves no trace. The norm needs no
- * extra pass at the end: the last fold of a unit computes the unit's sum of squares, and one addition per unit remains.
+ * So the gradient can be clipped before the first update, and a step that is not finite leaves no trace. The norm needs
+ * no extra pass at the end: the last fold of a unit computes the unit's sum of squares, and one addition per unit
+ * remains.
  *
  * In fp16 small gradients would become 0, so workers multiply the loss by a power of two, which the sums are divided by
- * (Micikevicius et al., arXiv:1710.03740). It is halved by each step that overflows, which is skipped, and doubled after
- * FENCE_CLEAN_STEPS that do not: the numbers of PyTorch's GradScaler. */
+ * (Micikevicius et al., arXiv:1710.03740). It is halved by each step that overflows, which is skipped, and doubled
+ * after FENCE_CLEAN_STEPS that do not: the numbers of PyTorch's GradScaler. */
 #ifndef EPS_STEP_FENCE_H
 #define EPS_STEP_FENCE_H
 
@@ -41,8 +42,8 @@ void fence_forget_fold(struct fence *fence, uint32_t unit);
 void fence_note_squares(struct fence *fence, uint32_t unit, double squares);
 /* The norm by the sums of squares of all units that the step updates, which are known: all folds are done. */
 double fence_norm(const struct fence *fence);
-/* The step counts, and its scaled gradient has this norm. Returns the factor that takes the loss's scale out, and scales down
- * to clip_norm at most (0: no clipping), as PyTorch's clip_grad_norm_ does. */
+/* The step counts, and its scaled gradient has this norm. Returns the factor that takes the loss's scale out, and
+ * scales down to clip_norm at most (0: no clipping), as PyTorch's clip_grad_norm_ does. */
 float fence_commit(struct fence *fence, double norm, double clip_norm);
 /* The step does not count. */
 void fence_skip(struct fence *fence, uint64_t step);

@@ -383,8 +383,8 @@ static void join(struct steps *steps, struct job_seat *seat, struct peer *worker
     steps_feed(steps, &event);
 }
 
-/* What an inbox that is kept holds may wait at another host for parts that are to be redone: whoever redoes them does not
- * wait for this inbox. */
+/* What an inbox that is kept holds may wait at another host for parts that are to be redone: whoever redoes them does
+ * not wait for this inbox. */
 static bool is_vacant(const struct job_seat *seat)
 {
     return !seat->peer && !seat->renewing && !seat->left && (seat->n_folds == 0 || !seat->job->facts.keeps_inboxes);
@@ -495,7 +495,7 @@ static bool end_without_workers(struct job *job)
     return true;
 }
 
-/* Before the job is open, an idle worker takes the place of one that is missing only if the others cannot do without. */
+/* Before the job is open, an idle worker takes the place of a missing one only if the others cannot do without. */
 static bool replace_one(struct steps *steps)
 {
     const struct job *job = steps->job;

@@ -12,8 +12,8 @@
 
 #include "eps/step/steps.h"
 
-/* A worker is gone; nothing happens if the job has no seat for it. If its parts cannot be redone, the job has ended when
- * this returns. */
+/* A worker is gone; nothing happens if the job has no seat for it. If its parts cannot be redone, the job has ended
+ * when this returns. */
 void membership_leave(struct steps *steps, struct peer *worker, const char *reason);
 /* The relay has taken the worker's parts: it gives its memory back, and keeps its session. */
 void membership_put_aside(struct steps *steps, struct peer *worker);

@@ -1,16 +1,17 @@
 /* eps/step/ring.h - the ring: a few slots through which other hosts' units pass on their way to this host's workers.
  *
- * A state machine without I/O: pulls and reads go in, and ring_next says what is to be done. Once a pull is answered, its
- * weights stand at the unit's owner. They are fetched into a slot, unless they are in one, and lent to all workers that want
- * them until these have read them. A worker has RING_LENT units lent at most, in the order of its pulls, and the ring has as
- * many slots for each part, and one more (plan_ring_slots). So whoever has fewer lent finds a slot that nobody reads, and no
- * worker waits for what another one reads. A pull whose result nobody takes is void: else a worker without a part could fill
- * the ring.
+ * A state machine without I/O: pulls and reads go in, and ring_next says what is to be done. Once a pull is answered,
+ * its weights stand at the unit's owner. They are fetched into a slot, unless they are in one, and lent to all workers
+ * that want them until these have read them. A worker has RING_LENT units lent at most, in the order of its pulls, and
+ * the ring has as many slots for each part, and one more (plan_ring_slots). So whoever has fewer lent finds a slot that
+ * nobody reads, and no worker waits for what another one reads. A pull whose result nobody takes is void: else a worker
+ * without a part could fill the ring.
  *
- * An owner may overwrite version t once every host has said that step t is covered. So a host says so when no fetch of that
- * version is under way (ring_is_fetching), and begins none afterwards (ring_step.lowest).
+ * An owner may overwrite version t once every host has said that step t is covered. So a host says so when no fetch of
+ * that version is under way (ring_is_fetching), and begins none afterwards (ring_step.lowest).
  *
- * The caller numbers workers and units. A *turn* counts how often a unit's weights have changed. Calls cost the pulls. */
+ * The caller numbers workers and units. A *turn* counts how often a unit's weights have changed. Calls cost the
+ * pulls. */
 #ifndef EPS_STEP_RING_H
 #define EPS_STEP_RING_H
 
@@ -54,8 +55,8 @@ struct ring {
 struct ring_step {
     uint64_t lowest; /* version that still stands everywhere: owners may overwrite earlier ones */
     const void *context;
-    /* Present version of the unit's weights with this turn: a skipped step advances the one and not the other. UINT64_MAX:
-     * they never change. */
+    /* Present version of the unit's weights with this turn: a skipped step advances the one and not the other.
+     * UINT64_MAX: they never change. */
     uint64_t (*version)(const void *context, uint32_t unit, uint64_t turn);
     /* True if what the worker makes of its pull of this version is taken. */
     bool (*counts)(const void *context, uint32_t worker, uint64_t version);

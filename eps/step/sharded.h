@@ -1,14 +1,15 @@
 /* eps/step/sharded.h - a job on several hosts: its units and the parts of each step are divided among their daemons.
  *
- * Each host has two relays (eps/hosts/README.md). `local` is the job's own (eps/step/steps.h), with the host's parts: its
- * folds and updates come here. `own` folds and updates the units that this host owns; its workers are the hosts, this one
- * included.
- *   fold     of local: the slice is checked, then sent into a slot of the unit's owner; done when the owner frees the slot
+ * Each host has two relays (eps/hosts/README.md). `local` is the job's own (eps/step/steps.h), with the host's parts:
+ * its folds and updates come here. `own` folds and updates the units that this host owns; its workers are the hosts,
+ * this one included.
+ *   fold     of local: the slice is checked, then sent into a slot of the unit's owner; done when the owner frees the
+ *            slot
  *   update   of local: done when the unit's next version stands: updated here, or at its owner. Tables of the embedding
  *            are copied first. Other units are fetched when workers pull them, through a few slots: the ring
- * Host 0 has the client. It forwards the job, opens steps on the others, and tells the client what all hosts have done. A
- * job that ends on one host ends on all; its memory is given back when no host uses another's any more. A host that is
- * lost ends the job and the daemons: nobody else has its moments.
+ * Host 0 has the client. It forwards the job, opens steps on the others, and tells the client what all hosts have done.
+ * A job that ends on one host ends on all; its memory is given back when no host uses another's any more. A host that
+ * is lost ends the job and the daemons: nobody else has its moments.
  *
  * Events of one relay are never fed while it hands out actions: what follows from them waits for sharded_go_on.
  *

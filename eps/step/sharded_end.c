@@ -288,8 +288,8 @@ static void fetch_notes(struct sharded *s, uint32_t from, const struct host_mess
                                                                    .token = SHARDED_TOKEN_NOTES + from});
 }
 
-/* What saves have to tell: host 0 all others, they host 0. The end of a save waits until its notes are fetched: they are
- * kept no longer. Its beginning does not wait: the next step may be opened at once. */
+/* What saves have to tell: host 0 all others, they host 0. The end of a save waits until its notes are fetched: they
+ * are kept no longer. Its beginning does not wait: the next step may be opened at once. */
 static bool announce_save(struct sharded *s)
 {
     const void *notes;

@@ -1,9 +1,9 @@
 /* What a step finds of other hosts' units: the norms of gradients that their owners remember of its tokens.
  *
- * An owner copies them into its own minibatch, once the step is open here and the unit's version stands, and tells all. Each
- * host then fetches those of its rows to the same place, where its workers look for them. So they take no memory and no
- * credit; a part that is redone finds the same, whatever the unit's update has changed since. They change with the unit, at
- * its owner: eps/store/norms.h. */
+ * An owner copies them into its own minibatch, once the step is open here and the unit's version stands, and tells all.
+ * Each host then fetches those of its rows to the same place, where its workers look for them. So they take no memory
+ * and no credit; a part that is redone finds the same, whatever the unit's update has changed since. They change with
+ * the unit, at its owner: eps/store/norms.h. */
 #include "eps/step/commit.h"
 #include "eps/step/sharded_state.h"
 

@@ -1,8 +1,8 @@
-/* eps/step/sharded_state.h - the state of a job on several hosts. For eps/step/sharded.c, which talks with the other hosts,
- * eps/step/sharded_job.c, which begins the job and ends it, eps/step/sharded_step.c, which has the step,
- * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_norms.c, which has what is remembered of them,
- * eps/step/sharded_end.c, which ends the step, and eps/step/sharded_commit.c, which steps call; everyone else includes
- * eps/step/sharded.h and commit.h. */
+/* eps/step/sharded_state.h - the state of a job on several hosts. For eps/step/sharded.c, which talks with the other
+ * hosts, eps/step/sharded_job.c, which begins the job and ends it, eps/step/sharded_step.c, which has the step,
+ * eps/step/sharded_ring.c, which has other hosts' units, eps/step/sharded_norms.c, which has what is remembered of
+ * them, eps/step/sharded_end.c, which ends the step, and eps/step/sharded_commit.c, which steps call; everyone else
+ * includes eps/step/sharded.h and commit.h. */
 #ifndef EPS_STEP_SHARDED_STATE_H
 #define EPS_STEP_SHARDED_STATE_H
 
@@ -181,8 +181,8 @@ void sharded_on_done(struct sharded *s, uint64_t step);
 void sharded_on_loss(struct sharded *s, uint32_t part, double sum);
 /* A worker has no seat any more: LOST, for the client. */
 void sharded_on_lost(struct sharded *s, const struct message *lost);
-/* Local has answered a worker's pull of a unit of another host that is not kept here, which the ring knows. before: with the
- * weights before the unit's last update. */
+/* Local has answered a worker's pull of a unit of another host that is not kept here, which the ring knows. before:
+ * with the weights before the unit's last update. */
 void sharded_on_answer(struct sharded *s, const struct peer *worker, uint64_t version, uint32_t unit, bool before);
 /* The optimizer thread has done something for an open job. */
 void sharded_on_optimizer(struct sharded *s, const struct updater_task *work);

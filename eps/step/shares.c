@@ -77,8 +77,8 @@ void shares_send(const struct job *job, struct peer *worker, const struct messag
     session_send(worker->session, &m);
 }
 
-/* Whether each has memory for its share, or can be planned for it: those that can are marked. If one cannot, its room is
- * the limit, and false is returned. */
+/* Whether each has memory for its share, or can be planned for it: those that can are marked. If one cannot, its room
+ * is the limit, and false is returned. */
 static bool check_rooms(struct job_seat *const *seats, struct throughput_share *shares, uint32_t n)
 {
     bool all = true;

@@ -10,8 +10,8 @@
 /* The worker of each part of the next step. The workers have room for all. */
 void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS]);
 
-/* The worker's parts of the step that `open` opens, and what it audits before: `audit`; both as the relay numbers parts.
- * audited: contributions to it come with digests. Either may be UINT32_MAX: none. */
+/* The worker's parts of the step that `open` opens, and what it audits before: `audit`; both as the relay numbers
+ * parts. audited: contributions to it come with digests. Either may be UINT32_MAX: none. */
 struct shares_audit {
     uint32_t audit, audited;
 };

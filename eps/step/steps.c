@@ -404,8 +404,8 @@ void steps_clear(struct steps *steps)
     steps->reads_before = false;
 }
 
-/* Which tokens of the training data the minibatch has, if norms of them are remembered; before workers hear of the step, as
- * they may pull of it while the step before is not covered. False: the job has ended. */
+/* Which tokens of the training data the minibatch has, if norms of them are remembered; before workers hear of the
+ * step, as they may pull of it while the step before is not covered. False: the job has ended. */
 static bool take_entries(struct job *job, const struct message *m)
 {
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
@@ -481,8 +481,8 @@ static void begin_ahead(struct steps *steps, const struct message *m)
     }
 }
 
-/* A step that drops blocks, of which nobody waits for weights, may not be ahead of its turn: its losses could come before
- * the step before is done. */
+/* A step that drops blocks, of which nobody waits for weights, may not be ahead of its turn: its losses could come
+ * before the step before is done. */
 static bool is_due(const struct steps *steps)
 {
     const struct job *job = steps->job;

@@ -72,8 +72,8 @@ struct steps {
 
 /* There is no job yet. saves is borrowed, to the daemon's end. */
 void steps_start(struct steps *steps, struct saves *saves);
-/* A job was planned: chooses how its steps are committed, and tells the other hosts that compute it. The job may have ended
- * when this returns. */
+/* A job was planned: chooses how its steps are committed, and tells the other hosts that compute it. The job may have
+ * ended when this returns. */
 void steps_begin(struct steps *steps);
 /* Takes the tables for it. -ENOMEM. Undo: steps_free, which is safe after failure, twice, and without a job. */
 int steps_init(struct steps *steps, struct error *err);
@@ -125,13 +125,13 @@ void steps_on_done(struct steps *steps, uint64_t step);
 struct hyper steps_hyper(const struct job *job, const struct message *open);
 /* A step begins: no loss of it is known, nor anything folded. */
 void steps_clear(struct steps *steps);
-/* In steps_blocks.c. False if the model cannot drop or freeze these blocks, compute them in this order, or train nothing
- * then. */
+/* In steps_blocks.c. False if the model cannot drop or freeze these blocks, compute them in this order, or train
+ * nothing then. */
 bool steps_may_compute(const struct job *job, const struct message *open);
 /* Sets the order of the step's visits, and their slices. Returns the unit of each; borrowed. */
 const uint32_t *steps_arrange(struct steps *steps, const struct message *open);
-/* After steps_arrange: adds the units of the blocks that the step drops or freezes to the frozen ones, which the model has
- * anyway. Finds the lowest visit that contributes. Returns the number of units. */
+/* After steps_arrange: adds the units of the blocks that the step drops or freezes to the frozen ones, which the model
+ * has anyway. Finds the lowest visit that contributes. Returns the number of units. */
 uint32_t steps_leave_out(struct steps *steps, const struct message *open);
 /* Tells a worker which parts of the open step it still has to send, if any. */
 void steps_share(struct steps *steps, struct peer *worker);

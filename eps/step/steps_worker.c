@@ -1,5 +1,5 @@
-/* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
- * share that it belongs to is past. */
+/* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or
+ * the share that it belongs to is past. */
 #include "eps/job/damage.h"
 #include "eps/job/evaluate.h"
 #include "eps/step/audits.h"
@@ -43,16 +43,16 @@ static bool is_outdated(const struct steps *steps, const struct peer *worker, ui
     return step == steps->open.open_step.step && !relay_is_current(steps->job->relay, worker->id, part, attempt);
 }
 
-/* True if the part's loss has not been taken. A worker that was told of the step ahead sends it first, but it was outdated
- * if the step could not begin then. Once the step has begun, the worker computes its share again. */
+/* True if the part's loss has not been taken. A worker that was told of the step ahead sends it first, but it was
+ * outdated if the step could not begin then. Once the step has begun, the worker computes its share again. */
 static bool lacks_loss(const struct steps *steps, const struct contribution_name *name)
 {
     return steps->n_changes > 0 && name->step == steps->open.open_step.step && name->part < steps->job->n_parts &&
            !relay_has_loss(steps->job->relay, name->part);
 }
 
-/* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an outdated
- * share. If so, it has been answered. */
+/* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an
+ * outdated share. If so, it has been answered. */
 static bool is_past(struct steps *steps, struct peer *worker, const struct message *m)
 {
     const struct contribution_name *name = &m->contribution.name;
@@ -107,8 +107,8 @@ static void note_share_done(const struct steps *steps, struct peer *worker, cons
         deadline_meet(&worker->deadline);
 }
 
-/* True if nothing that the worker would make of the weights is taken: its step is over, or the rows are others'. In a step
- * that is open, the relay says which versions are gone. */
+/* True if nothing that the worker would make of the weights is taken: its step is over, or the rows are others'. In a
+ * step that is open, the relay says which versions are gone. */
 static bool is_stale(const struct steps *steps, const struct peer *worker, const struct message *m)
 {
     if (m->pull.version == MESSAGE_NO_STEP)

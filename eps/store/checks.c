@@ -1,7 +1,8 @@
 /* The store's sums: where each is, and whoever makes or checks them outside a pass of the optimizer.
  *
- * Sums of the second buffer of weights are of that buffer, whichever is current: so no thread that checks them asks which
- * one that is. All but checks_verify of a captured unit is the optimizer thread's, as are all changes of what is checked. */
+ * Sums of the second buffer of weights are of that buffer, whichever is current: so no thread that checks them asks
+ * which one that is. All but checks_verify of a captured unit is the optimizer thread's, as are all changes of what is
+ * checked. */
 #include "eps/store/checks.h"
 
 #include "eps/store/optimizer_kernel.h"
@@ -363,8 +364,8 @@ int checks_verify_held(const struct store *store, uint32_t unit)
 
 /* ---- the scrub -------------------------------------------------------------------------------------------------- */
 
-/* The next block of the unit's trained elements. False: there is none after `scrub`, which then stands at what steps leave
- * alone. */
+/* The next block of the unit's trained elements. False: there is none after `scrub`, which then stands at what steps
+ * leave alone. */
 static bool scrub_trained(struct store *store, size_t *bytes)
 {
     struct checks_scrub *const s = &store->checks.scrub;

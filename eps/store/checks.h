@@ -1,15 +1,16 @@
 /* eps/store/checks.h - whether the store's memory is as it was written (--check-memory).
  *
- * Each block of weights, moments and sums has a sum (proto/base/block_sum.h, proto/plan/memory/checksums.h). A pass of the
- * optimizer checks the blocks that it reads and renews the sums of those that it writes (eps/store/optimizer.h). Whoever
- * else writes weights or moments, a load or rewire.c, renews the sums of what it wrote. What no pass reads for long, frozen
- * weights, second buffers, units that steps leave out, is checked by the scrub, on the optimizer thread while it has
- * nothing else to do, CHECKS_SCRUB_BYTES every CHECKS_SCRUB_MS. A capture checks a unit once it is written to the files.
+ * Each block of weights, moments and sums has a sum (proto/base/block_sum.h, proto/plan/memory/checksums.h). A pass of
+ * the optimizer checks the blocks that it reads and renews the sums of those that it writes (eps/store/optimizer.h).
+ * Whoever else writes weights or moments, a load or rewire.c, renews the sums of what it wrote. What no pass reads for
+ * long, frozen weights, second buffers, units that steps leave out, is checked by the scrub, on the optimizer thread
+ * while it has nothing else to do, CHECKS_SCRUB_BYTES every CHECKS_SCRUB_MS. A capture checks a unit once it is written
+ * to the files.
  *
  * Not checked: norms, tables of counts, copies of other hosts' units, and the ring.
  *
- * A block whose sum is another is noted in checks.damage, the least one if there are several. It stays noted: what the memory
- * held is lost. */
+ * A block whose sum is another is noted in checks.damage, the least one if there are several. It stays noted: what the
+ * memory held is lost. */
 #ifndef EPS_STORE_CHECKS_H
 #define EPS_STORE_CHECKS_H
 
@@ -28,15 +29,16 @@ uint64_t checks_bytes(const struct store *store);
  * contributions. Zeroed if the store checks no memory. */
 struct optimizer_blocks checks_of(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at);
 
-/* Likewise of where its contributions are summed; lower: of a tied unit's two sums. NULL if the store checks no memory. */
+/* Likewise of where its contributions are summed; lower: of a tied unit's two sums. NULL if the store checks no
+ * memory. */
 struct block_sum *checks_of_sum(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at, bool lower);
 
 /* Makes the sums of all that the store owns anew, or of one unit. The caller's team. */
 void checks_renew(struct store *store);
 void checks_renew_unit(struct store *store, uint32_t unit);
 
-/* Checks the weights and moments of an own unit as they are now, with what steps leave alone. The caller's thread alone;
- * nobody may change the unit meanwhile. 0, or -EIO: noted. */
+/* Checks the weights and moments of an own unit as they are now, with what steps leave alone. The caller's thread
+ * alone; nobody may change the unit meanwhile. 0, or -EIO: noted. */
 int checks_verify(const struct store *store, uint32_t unit);
 /* All own units, by the caller's team. */
 int checks_verify_all(const struct store *store);

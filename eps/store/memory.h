@@ -28,8 +28,8 @@ int memory_init(struct memory *memory);
 void memory_free(struct memory *memory); /* safe on a zeroed one */
 
 /* From now on memory_prepare puts shared pages near the devices at these n PCI addresses: on their node, or in turn on
- * the nodes of several. Where none is known (proto/base/near.h), or n is 0, they lie as all others do. The log says where
- * `what` lies. */
+ * the nodes of several. Where none is known (proto/base/near.h), or n is 0, they lie as all others do. The log says
+ * where `what` lies. */
 void memory_near(struct memory *memory, const char *what, const char *const *buses, unsigned n);
 
 /* Prepares pages that were mapped elsewhere and are not touched yet; shared: a memfd's. */

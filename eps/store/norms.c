@@ -14,8 +14,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* bf16: the largest finite number, and the least one above 0, which stands for 0, as that is what is not known; all bits but
- * the sign. */
+/* bf16: the largest finite number, and the least one above 0, which stands for 0, as that is what is not known; all
+ * bits but the sign. */
 enum { LARGEST = 0x7f7f, SMALLEST = 1, POSITIVE = 0x7fff };
 
 static size_t tokens_of(const struct norms *norms)

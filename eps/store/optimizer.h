@@ -18,8 +18,8 @@
  *
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
  * arithmetic and are encoded again: a split master exactly; 16-bit moments, weights without a master and sums
- * stochastically. Each element's random word is named by (seed, unit, its update, what it is, part, element), so that its
- * bits depend on no thread and no order. A step moves the weights by the moments before they are rounded.
+ * stochastically. Each element's random word is named by (seed, unit, its update, what it is, part, element), so that
+ * its bits depend on no thread and no order. A step moves the weights by the moments before they are rounded.
  *
  * SGD is torch.optim.SGD without dampening, its weight decay a part of the gradient. m is its momentum, and v is not
  * there; without momentum m is not either:
@@ -58,9 +58,9 @@ enum optimizer_isa { OPTIMIZER_ISA_BEST, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPT
 /* Returns the arithmetic for one instruction set; NULL if the machine lacks it. All give the same bits. */
 const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 
-/* Sums of the blocks of these parameters' arrays (TEAM_BLOCK elements each, from the first parameter on), where memory is
- * checked. A pass checks the blocks that it reads before it uses them, and renews the sums of those that it writes while
- * they are in the first-level cache. Arrays whose sums are NULL are not checked. */
+/* Sums of the blocks of these parameters' arrays (TEAM_BLOCK elements each, from the first parameter on), where memory
+ * is checked. A pass checks the blocks that it reads before it uses them, and renews the sums of those that it writes
+ * while they are in the first-level cache. Arrays whose sums are NULL are not checked. */
 struct optimizer_blocks {
     struct block_sum *w, *new_w; /* of `w` or `high`; of where new ones are written, which may be the same */
     struct block_sum *low, *m, *v;
@@ -133,12 +133,13 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays);
-/* sums = g or sums += g, (n): accumulators, tied units, held sums. One that overflows is an infinity, in either form. */
+/* sums = g or sums += g, (n): accumulators, tied units, held sums. One that overflows is an infinity, in either
+ * form. */
 void optimizer_sum(const struct optimizer_kernel *kernel, const struct sums *sums, const struct gradient *g, size_t n,
                    bool first);
 
-/* The sum of squares of g (n), of this type, in double. Each block of 1024 is summed on its own, and blocks are added in
- * order, for any number of threads. */
+/* The sum of squares of g (n), of this type, in double. Each block of 1024 is summed on its own, and blocks are added
+ * in order, for any number of threads. */
 double optimizer_squares(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n);
 /* The sum of squares of the update that optimizer_update would make at a learning rate of 1, without weight decay.
  * AdamA's alone (asserted). */

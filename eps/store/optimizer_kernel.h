@@ -46,8 +46,8 @@ struct optimizer_kernel {
     double (*squares)(const float *g, size_t n);
     double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 
-    /* By number type, those of 16 bits alone: from and to its forms (proto/base/number.h); narrow to nearest, round by 16
-     * random bits an element. */
+    /* By number type, those of 16 bits alone: from and to its forms (proto/base/number.h); narrow to nearest, round by
+     * 16 random bits an element. */
     struct optimizer_halves {
         bool (*is_finite)(const uint16_t *g, size_t n);
         void (*join)(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n);
@@ -64,8 +64,8 @@ struct optimizer_kernel {
     void (*round_moments)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m,
                           const float *restrict v, const uint16_t *restrict random, size_t n);
     /* The random bits of n groups of OPTIMIZER_GROUP elements, from `group` on. The 8 quads of a group
-     * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each; the
-     * lower half of a word before its upper half. */
+     * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each;
+     * the lower half of a word before its upper half. */
     void (*draw)(uint16_t *random, struct random_key key, uint64_t row, uint64_t group, size_t n);
 };
 

@@ -97,8 +97,8 @@ static int visit_all(const void *of, sparse_visitor *visit, void *context)
     return 0;
 }
 
-/* A threshold that as many of n elements are below as are to move, but for equal ones. Of elements that are 0 for the most
- * part, whose threshold could not double, that of fresh weights. */
+/* A threshold that as many of n elements are below as are to move, but for equal ones. Of elements that are 0 for the
+ * most part, whose threshold could not double, that of fresh weights. */
 static float choose_threshold(const struct all *all, uint64_t n)
 {
     const uint64_t wanted = (uint64_t)(all->store->model->sparse.moved * (double)n);
@@ -302,9 +302,9 @@ static void add_element(struct moving *m)
     m->at++;
 }
 
-/* Its elements before, first .. end-1, and its new ones, by their columns. A free place's column is its number among the row's
- * free ones and those that had an element before it. The next one that had an element is found before new ones are added in
- * front of it. */
+/* Its elements before, first .. end-1, and its new ones, by their columns. A free place's column is its number among
+ * the row's free ones and those that had an element before it. The next one that had an element is found before new
+ * ones are added in front of it. */
 static void rewire_row(struct moving *m, uint64_t row, uint64_t first, uint64_t end)
 {
     const struct sparse_places *const places = &m->places;

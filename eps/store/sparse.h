@@ -1,4 +1,5 @@
-/* eps/store/sparse.h - for the store's own files: sparse pieces (proto/model/sparse.h), their places and their elements.
+/* eps/store/sparse.h - for the store's own files: sparse pieces (proto/model/sparse.h), their places and their
+ * elements.
  *
  * All is done by the caller's thread, row by row. What is read of a source is read anew in each pass. */
 #ifndef EPS_STORE_SPARSE_H
@@ -60,11 +61,12 @@ struct sparse_least {
 typedef void sparse_visitor(void *context, uint64_t at, uint32_t pattern);
 typedef int sparse_visit(const void *of, sparse_visitor *visitor, void *context);
 
-/* n: from 1, no more than there are. Visits all of them three times, for a digit each, and needs no memory. 0 or -errno. */
+/* n: from 1, no more than there are. Visits all of them three times, for a digit each, and needs no memory. 0 or
+ * -errno. */
 int sparse_find_least(struct sparse_least *out, sparse_visit *visit, const void *of, uint64_t n);
 
-/* Chooses as many elements of the piece as it begins with: those of the largest scores, whatever their sign; among equal ones
- * the first. 0 or the source's -errno. */
+/* Chooses as many elements of the piece as it begins with: those of the largest scores, whatever their sign; among
+ * equal ones the first. 0 or the source's -errno. */
 int store_choose_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
                         const struct store_source *scores);
 

@@ -314,8 +314,8 @@ static int touch(const struct store *store, struct error *err)
     return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
-/* Gives units with a buffer of their own its address: all units if contributions are held in fp32, else tied ones that are
- * summed. */
+/* Gives units with a buffer of their own its address: all units if contributions are held in fp32, else tied ones that
+ * are summed. */
 static void place_sums(struct store *store)
 {
     const struct model *model = store->model;

@@ -2,29 +2,32 @@
  *
  * Bytes per parameter; each block but the weights has the own units' trained elements (own.trained_n), unless said
  * otherwise:
- *   LEDGER_WEIGHTS        4, or 2 in 16 bits   shared segment, which workers map read-only (struct plan_own); in fp32 it
+ *   LEDGER_WEIGHTS        4, or 2 in 16 bits   shared segment, which workers map read-only (struct plan_own); in fp32
+ *   it
  *                                             is the master
- *   LEDGER_REPLAY         4, or 2 in 16 bits   training with replay: each unit's trained weights once more, in that segment
- *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h), if there is
+ *   LEDGER_REPLAY         4, or 2 in 16 bits   training with replay: each unit's trained weights once more, in that
+ *   segment
+ *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h), if there
+ *                         is
  *                                             one: without a master, updates round the relayed weights stochastically
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
  *   LEDGER_SUM            4, or 2 in bf16     training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4, or 2 in bf16     training: own tied units alone, each as model_rounded. Fenced, in several
- *                                             parts, as LEDGER_SUM; not fenced 4, but none by SGD with plain momentum in
- *                                             one part, and 8 in several parts without accumulators
+ *                                             parts, as LEDGER_SUM; not fenced 4, but none by SGD with plain momentum
+ *                                             in one part, and 8 in several parts without accumulators
  *   LEDGER_ACCUMULATORS   4                   training, eager: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_CHECKSUMS      training, if memory is checked: eps/store/checks.h
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
- *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all
- *                         is fp32 without a base
+ *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES
+ *                         unless all is fp32 without a base
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; without a
- * master 2 less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16 these weights are the file's, rounded to
- * nearest. With a base, frozen tensors have its bytes (proto/base/form.h): they are coded while they are loaded or drawn,
- * and decoded when they are saved.
+ * master 2 less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16
+ * these weights are the file's, rounded to nearest. With a base, frozen tensors have its bytes (proto/base/form.h):
+ * they are coded while they are loaded or drawn, and decoded when they are saved.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
  * halves, moments, norms and sums of these alone; it folds and updates no others. It has a copy of the weights of the
@@ -119,8 +122,9 @@ struct store {
     float *held;         /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
     uint16_t *held16;    /* the same in bf16 */
     float **sums;        /* (n_units) NULL, or where the unit's contributions are summed in this step, in fp32 */
-    /* Sums of the own tied units, one block, each rounded up as in the segment (plan_tied_sums). Fenced: of the lower visits, in
-     * the type of the held sums. Else: of the upper visits, or of both; then the lower ones', unless they take accumulators. */
+    /* Sums of the own tied units, one block, each rounded up as in the segment (plan_tied_sums). Fenced: of the lower
+     * visits, in the type of the held sums. Else: of the upper visits, or of both; then the lower ones', unless they
+     * take accumulators. */
     float *tied;
     uint16_t *tied16;
     float *accumulators;        /* n_accumulators blocks of the largest own unit, rounded likewise */
@@ -165,19 +169,19 @@ void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const s
 int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
                struct error *err);
 
-/* Before store_load, of a store that goes on training sparse weights: reads their places from its optimizer.safetensors. Does
- * nothing if none are sparse. -EINVAL with a sentence, -ENOMEM, -EIO. Without it, store_load takes the largest weights of each
- * matrix. */
+/* Before store_load, of a store that goes on training sparse weights: reads their places from its
+ * optimizer.safetensors. Does nothing if none are sparse. -EINVAL with a sentence, -ENOMEM, -EIO. Without it,
+ * store_load takes the largest weights of each matrix. */
 int store_load_places(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
  * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, of sparse ones as vectors,
- * those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they have
- * had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of units whose tensors all
- * thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. 16-bit moments are rounded to
- * nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After a
- * failure it must be freed. Writing: eps/store/store_files.h. */
+ * those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they
+ * have had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of units whose
+ * tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. 16-bit moments
+ * are rounded to nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains
+ * (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has
@@ -261,28 +265,29 @@ struct store_codes store_codes(const struct store *store, uint32_t unit, const s
 /* n elements of a unit, from this one on, all of one piece or none of them coded, as fp32. */
 void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t n, float *out);
 
-/* n parameters of a unit, from its element `first` on, all trained, all frozen in the job's type, or all of one piece in
- * bf16; other coded ones have no parameters (asserted). part: as in struct parameters. Frozen ones, another
- * host's, and those of an evaluation have no moments, and no low halves in bf16. */
+/* n parameters of a unit, from its element `first` on, all trained, all frozen in the job's type, or all of one piece
+ * in bf16; other coded ones have no parameters (asserted). part: as in struct parameters. Frozen ones, another host's,
+ * and those of an evaluation have no moments, and no low halves in bf16. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint64_t part);
 
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.
  *
  * How the contributions to a unit become its update; the same for a whole step:
  *   DIRECT    one part, untied, eager: one pass folds and updates; store_update then only counts
- *   MOMENTS   AdamA, and SGD with plain momentum: each contribution is folded into the moments; store_update updates the
- *             weights
+ *   MOMENTS   AdamA, and SGD with plain momentum: each contribution is folded into the moments; store_update updates
+ *             the weights
  *   SUM       Adam's tied units, all tied ones of several parts, and several parts of AdamW, or of SGD with Nesterov's
  *             momentum or none: they are summed; store_update folds the sum and updates the weights. Where there are
- *             accumulators, an untied unit takes one at its first fold and returns it in store_update. The relay guarantees
- *             that one is free (assert). Several parts of a tied unit: each of its visits has a sum, of which the lower one
- *             takes an accumulator, too; store_update adds the two
+ *             accumulators, an untied unit takes one at its first fold and returns it in store_update. The relay
+ *             guarantees that one is free (assert). Several parts of a tied unit: each of its visits has a sum, of
+ *             which the lower one takes an accumulator, too; store_update adds the two
  *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
  *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
  *             of an eager commit, unless that is MOMENTS
- * -EDOM: the slice is not finite; -EBADMSG: it is not what its sender summed; nothing has changed. -EIO: memory is damaged:
- * the slice has changed while it was folded, or a block has another sum; the unit is void. -ERANGE: done, but a weight is not
- * finite now, because a sum of finite slices overflowed or the learning rate is too high; the unit's weights are void. */
+ * -EDOM: the slice is not finite; -EBADMSG: it is not what its sender summed; nothing has changed. -EIO: memory is
+ * damaged: the slice has changed while it was folded, or a block has another sum; the unit is void. -ERANGE: done, but
+ * a weight is not finite now, because a sum of finite slices overflowed or the learning rate is too high; the unit's
+ * weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
 
 struct store_contribution {
@@ -311,8 +316,8 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
  * tasks. */
 void store_swap(struct store *store, uint32_t unit);
 
-/* All contributions to the unit are folded. Adds the sum of a tied unit's lower visit to that of the upper one, if they are
- * apart. Fenced, before store_sum_squares; eager, store_update does it. */
+/* All contributions to the unit are folded. Adds the sum of a tied unit's lower visit to that of the upper one, if they
+ * are apart. Fenced, before store_sum_squares; eager, store_update does it. */
 void store_join(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum, with the same bits for every number of threads; infinite if a sum of
@@ -320,8 +325,8 @@ void store_join(struct store *store, uint32_t unit);
  * once. */
 double store_sum_squares(const struct store *store, uint32_t unit);
 
-/* How contributions to a unit are folded. Visits of a tied unit are summed before the square, as are parts if sums_parts
- * (plan_sums_parts). Clipped updates need all moments first, so they are never DIRECT. */
+/* How contributions to a unit are folded. Visits of a tied unit are summed before the square, as are parts if
+ * sums_parts (plan_sums_parts). Clipped updates need all moments first, so they are never DIRECT. */
 enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool sums_parts);
 
 #endif

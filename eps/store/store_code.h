@@ -18,8 +18,9 @@ struct store_source {
     void *context;
 };
 
-/* Writes elements begin .. begin+n-1 of a piece: of a coded one, the groups (form_group) that begin there. So the ranges
- * of a piece may be written by different threads. 0; -EDOM: a value too large for int8; or the source's -errno. */
+/* Writes elements begin .. begin+n-1 of a piece: of a coded one, the groups (form_group) that begin there. So the
+ * ranges of a piece may be written by different threads. 0; -EDOM: a value too large for int8; or the source's
+ * -errno. */
 int store_code(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t begin, uint64_t n,
                const struct store_source *source);
 

@@ -412,8 +412,8 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
-/* The file has counts by tensor, since units are not in it; the store keeps the largest of each unit, and what each piece
- * lacks. A frozen tensor has none. */
+/* The file has counts by tensor, since units are not in it; the store keeps the largest of each unit, and what each
+ * piece lacks. A frozen tensor has none. */
 static int load_unit_updates(struct store *store, const struct safetensors_entry *entry, uint32_t unit,
                              struct error *err)
 {

@@ -204,8 +204,8 @@ static void read_filter(const struct store_files *files, uint32_t unit, const st
     }
 }
 
-/* A piece that files have in another order, or with more elements: in runs of whole rows, which are arranged in the run's
- * buffer. */
+/* A piece that files have in another order, or with more elements: in runs of whole rows, which are arranged in the
+ * run's buffer. */
 static int write_rows(const struct store_files *files, uint32_t unit, const struct model_piece *piece, uint64_t offset,
                       struct error *err)
 {

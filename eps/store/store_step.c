@@ -38,7 +38,8 @@ static void give_accumulator_back(struct store *store, uint32_t unit)
         store->sums[unit] = NULL;
 }
 
-/* Running statistics move by a constant rate towards what a step observes: w - rate * (w + g), where g is minus that. */
+/* Running statistics move by a constant rate towards what a step observes: w - rate * (w + g), where g is minus
+ * that. */
 static const struct hyper *hyper_of(const struct run *run, const struct hyper *hp)
 {
     static const struct hyper averaging = {.lr = PROGRAM_RUNNING_RATE, .weight_decay = 1, .grad_scale = 1, .sgd = true};
@@ -298,8 +299,8 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     return checks_found(store) ? -EIO : finite ? 0 : -ERANGE;
 }
 
-/* Moves *end, behind `at`, to where running statistics begin; or, if `at` is in such a tensor, to its end: false. They are no
- * gradients. */
+/* Moves *end, behind `at`, to where running statistics begin; or, if `at` is in such a tensor, to its end: false. They
+ * are no gradients. */
 static bool cut_at_averages(const struct model *model, uint32_t unit, uint64_t at, uint64_t *end)
 {
     const struct model_piece *const first = &model->pieces[model->units[unit].first_piece];

@@ -1,15 +1,17 @@
 /* proto/base/block_sum.h - sums of memory, block by block: whether bytes are those that were written.
  *
  * A block is at most 4 KiB. It is read as vectors of eight 64-bit words, the last one padded with zeros. Each of the
- * eight lanes keeps two words: a, the exclusive or of its words; b, the same, rotated by one bit before each word. At the
- * end the lanes' a are added up (exclusive or), and their b likewise, after each has gone through an invertible map of
- * its own. All of it is linear over bits, so what changes a sum depends on the changed bits alone, not on the values.
+ * eight lanes keeps two words: a, the exclusive or of its words; b, the same, rotated by one bit before each word. At
+ * the end the lanes' a are added up (exclusive or), and their b likewise, after each has gone through an invertible map
+ * of its own. All of it is linear over bits, so what changes a sum depends on the changed bits alone, not on the
+ * values.
  *
  * Of one block these changes are always found: an odd number of bits; any two bits; all words of the block by the same
- * bits, as where one constant replaces another. tests/proto/base/test_block_sum.c counts them through. Other changes are
- * missed with a probability of about 2^-64 (no adversary is assumed).
+ * bits, as where one constant replaces another. tests/proto/base/test_block_sum.c counts them through. Other changes
+ * are missed with a probability of about 2^-64 (no adversary is assumed).
  *
- * Three instructions a vector with AVX-512. Sums are the same on every instruction path, and are not written to files. */
+ * Three instructions a vector with AVX-512. Sums are the same on every instruction path, and are not written to
+ * files. */
 #ifndef PROTO_BASE_BLOCK_SUM_H
 #define PROTO_BASE_BLOCK_SUM_H
 
@@ -48,8 +50,8 @@ static inline bool block_sum_equal(struct block_sum x, struct block_sum y)
     return x.a == y.a && x.b == y.b;
 }
 
-/* Adds to `sum` the sum of block number i of a longer run, in any order of blocks. A change within one block changes it;
- * one of several blocks is missed with a probability of about 2^-64. */
+/* Adds to `sum` the sum of block number i of a longer run, in any order of blocks. A change within one block changes
+ * it; one of several blocks is missed with a probability of about 2^-64. */
 void block_sum_gather(struct block_sum *sum, struct block_sum block, uint64_t i);
 
 /* The sum of n bytes, cut into blocks of block_bytes, at most BLOCK_SUM_BYTES. */

@@ -42,9 +42,9 @@ static inline uint64_t rotate(uint64_t x, unsigned by)
     return x << by | x >> (64 - by);
 }
 
-/* Rotations by one bit come round after 64 words, and an even number of equal words adds up to nothing: so a block of an
- * even number of vectors counts its first one once more. The rotations and shifts were drawn until all that the header
- * promises held. */
+/* Rotations by one bit come round after 64 words, and an even number of equal words adds up to nothing: so a block of
+ * an even number of vectors counts its first one once more. The rotations and shifts were drawn until all that the
+ * header promises held. */
 static struct block_sum end(const struct block_summing *summing)
 {
     static const uint8_t rotations[8] = {56, 24, 4, 20, 10, 9, 19, 25}, shifts[8] = {8, 7, 15, 22, 9, 11, 22, 18};

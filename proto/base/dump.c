@@ -1,4 +1,5 @@
-/* A value is written in one pass into a growing text; a failed allocation is remembered in it and said once, at the end. */
+/* A value is written in one pass into a growing text; a failed allocation is remembered in it and said once, at the
+ * end. */
 #include "proto/base/dump.h"
 
 #include "proto/base/wide.h"
@@ -30,9 +31,10 @@ static bool add_one(char *text, int digits)
     return false;
 }
 
-/* x > 0 as "d.ddde-05" with the fewest digits that read back. A text of up to 15 digits comes back from every normal double
- * as itself, so none is shorter than 15 digits without their zeros; subnormal ones have fewer. printf rounds to nearest.
- * Below a power of two numbers are twice as dense: there the nearest may fail, and the next above read back. */
+/* x > 0 as "d.ddde-05" with the fewest digits that read back. A text of up to 15 digits comes back from every normal
+ * double as itself, so none is shorter than 15 digits without their zeros; subnormal ones have fewer. printf rounds to
+ * nearest. Below a power of two numbers are twice as dense: there the nearest may fail, and the next above read
+ * back. */
 static int find_digits(char text[DUMP_REAL_BYTES], double x)
 {
     int digits = x < DBL_MIN ? 1 : 15, exponent;

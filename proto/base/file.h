@@ -17,8 +17,8 @@
 
 enum { FILE_WINDOW = 4 << 20 }; /* bytes that are served at once */
 
-/* RESERVE sets the length, and takes its room on the disk if the file system can promise that. FLUSH is fsync, after which
- * the system forgets the content: whoever reads it next gets what the disk has. */
+/* RESERVE sets the length, and takes its room on the disk if the file system can promise that. FLUSH is fsync, after
+ * which the system forgets the content: whoever reads it next gets what the disk has. */
 enum file_act { FILE_SIZE, FILE_READ, FILE_WRITE, FILE_RESERVE, FILE_TRUNCATE, FILE_FLUSH };
 
 struct file_server {

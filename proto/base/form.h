@@ -58,8 +58,8 @@ uint64_t form_bytes(enum form form, uint64_t rows, uint64_t columns);
 /* Elements that share a scale and so are coded together: a row, a block; 1 for bf16. */
 uint64_t form_group(enum form form, uint64_t columns);
 
-/* ---- NF4: a block at a time, n <= FORM_BLOCK. is_short: the matrix's last block, shorter than the others; bitsandbytes
- * divides there, where it multiplies by 1 / s elsewhere. Writes (n + 1) / 2 bytes. */
+/* ---- NF4: a block at a time, n <= FORM_BLOCK. is_short: the matrix's last block, shorter than the others;
+ * bitsandbytes divides there, where it multiplies by 1 / s elsewhere. Writes (n + 1) / 2 bytes. */
 void form_encode_nf4(uint8_t *codes, float *scale, const float *values, size_t n, bool is_short);
 
 /* ---- INT8: a row, which need not be in memory at once. First its largest magnitude is found; then a scale is chosen,

@@ -1,7 +1,7 @@
 /* proto/base/json.h - JSON that is whole, or NULL.
  *
- * jansson reports with each key whether there was memory for it. Here the value that is built becomes NULL instead, and stays
- * so: whoever builds it checks it once, at the end. */
+ * jansson reports with each key whether there was memory for it. Here the value that is built becomes NULL instead, and
+ * stays so: whoever builds it checks it once, at the end. */
 #ifndef PROTO_BASE_JSON_H
 #define PROTO_BASE_JSON_H
 
@@ -15,8 +15,8 @@ static inline void json_keep(json_t **value, int rc)
     *value = NULL;
 }
 
-/* Sets a key of the caller's own object, or appends to its own array. Both take the value. A NULL value, which there was no
- * memory for, or no memory now: *object is freed, and NULL. A NULL *object stays NULL. */
+/* Sets a key of the caller's own object, or appends to its own array. Both take the value. A NULL value, which there
+ * was no memory for, or no memory now: *object is freed, and NULL. A NULL *object stays NULL. */
 static inline void json_put(json_t **object, const char *key, json_t *value)
 {
     json_keep(object, json_object_set_new(*object, key, value));

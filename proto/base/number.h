@@ -72,8 +72,8 @@ static inline uint16_t number_to_bf16(float x)
     return number_upper(pattern, 0x7fffu + (pattern >> 16 & 1));
 }
 
-/* x to 32 bits with fp16's exponents, to nearest, ties to even. All that is below 2^-14 has steps of 2^-40, of which fp32's
- * mantissa counts; a magnitude from 65536 on is an infinity. */
+/* x to 32 bits with fp16's exponents, to nearest, ties to even. All that is below 2^-14 has steps of 2^-40, of which
+ * fp32's mantissa counts; a magnitude from 65536 on is an infinity. */
 static inline uint32_t number_to_wide16(float x)
 {
     const uint32_t pattern = number_pattern(x), sign = pattern & 0x80000000u, magnitude = pattern & 0x7fffffffu;
@@ -138,7 +138,8 @@ static inline float number_join(uint16_t high, int16_t low)
     return number_from_pattern(((uint32_t)high << 16) + (uint32_t)(int32_t)low);
 }
 
-/* For a split master of fp16, as number_split: number_to_wide16(x) joins again bit for bit; high is the nearest fp16. */
+/* For a split master of fp16, as number_split: number_to_wide16(x) joins again bit for bit; high is the nearest
+ * fp16. */
 static inline void number_split_fp16(float x, uint16_t *high, int16_t *low)
 {
     const uint32_t wide = number_to_wide16(x);
@@ -154,13 +155,14 @@ static inline float number_join_fp16(uint16_t high, int16_t low)
 
 /* ---- stochastic rounding -------------------------------------------------------------------------------------------
  *
- * What changes in small steps, and is kept in 16 bits alone: moments, weights without a master, sums of contributions. A
- * moment that decays by a thousandth of itself would never move in steps of 1/256 if it were rounded to nearest.
+ * What changes in small steps, and is kept in 16 bits alone: moments, weights without a master, sums of contributions.
+ * A moment that decays by a thousandth of itself would never move in steps of 1/256 if it were rounded to nearest.
  *
  * The first moment is a bf16. The second has no sign and uses that bit for its mantissa: 8 bits of exponent and 8 of
- * mantissa, with the range of fp32. random: uniform below 2^16, of which v16 uses the upper 15 bits. Within one binade the
- * expectation is exactly the value (fp16: to 2^-41 below 2^-14); below the first binade spacing is even down to zero. bf16
- * and v16 stop at the largest finite value; fp16 may round to an infinity from 65504 on. x, v: finite, v not negative. */
+ * mantissa, with the range of fp32. random: uniform below 2^16, of which v16 uses the upper 15 bits. Within one binade
+ * the expectation is exactly the value (fp16: to 2^-41 below 2^-14); below the first binade spacing is even down to
+ * zero. bf16 and v16 stop at the largest finite value; fp16 may round to an infinity from 65504 on. x, v: finite, v not
+ * negative. */
 
 static inline uint16_t number_to_bf16_stochastic(float x, uint32_t random)
 {

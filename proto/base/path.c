@@ -109,8 +109,9 @@ static int walk_enter(struct walk *w, int directory)
     return 0;
 }
 
-/* Passes the name in front of rest, n bytes and the slashes behind it: into a directory, or along a link. Links of /proc to
- * directories (self, cwd) are the kernel's to follow, as nobody makes links there; they are not the last name. */
+/* Passes the name in front of rest, n bytes and the slashes behind it: into a directory, or along a link. Links of
+ * /proc to directories (self, cwd) are the kernel's to follow, as nobody makes links there; they are not the last
+ * name. */
 static int walk_pass(struct walk *w, size_t n, size_t n_slashes)
 {
     char name[NAME_MAX + 1];

@@ -60,8 +60,8 @@ bool process_ignores(int number);
 /* When a process of this host began, in the system's ticks since boot: tells it from a later one of the same number. 0
  * if the system does not tell. */
 uint64_t process_birth(long pid);
-/* True if the process that began then has ended: all of its threads, not only the first. A zombie has ended. False if the
- * system does not tell, or birth is 0. */
+/* True if the process that began then has ended: all of its threads, not only the first. A zombie has ended. False if
+ * the system does not tell, or birth is 0. */
 bool process_has_ended(long pid, uint64_t birth);
 
 /* The name of this machine, cut to n - 1 bytes; empty if the system does not tell. */

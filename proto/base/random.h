@@ -31,8 +31,9 @@ enum random_site {
     RANDOM_DROPOUT_FILTER, /* filters of a convolution (DropConnect) */
     RANDOM_DROPOUT_SOURCE, /* an embedded source, apart from its target */
     RANDOM_VIEW,           /* how a row sees its image (client/images/view.h); row: its number in the run */
-    RANDOM_PLACES, /* of sparse weights. Step 0: the first ones; row: tensor, element: its flat index, were it dense. Later in
-                    * unit 0 row UINT64_MAX: pieces that grow; in unit 1 + tensor: a permutation of its free places */
+    RANDOM_PLACES, /* of sparse weights. Step 0: the first ones; row: tensor, element: its flat index, were it dense.
+                    * Later in unit 0 row UINT64_MAX: pieces that grow; in unit 1 + tensor: a permutation of its free
+                    * places */
     RANDOM_UPDATE, /* rounding of weights without a master; step: the unit's update, row 0 */
     RANDOM_SUM,    /* rounding of sums in 16 bits; step: the unit's update, row: part */
     /* Sites of an operation, plus the number of its first tensor in its program: no other site lies between these. */

@@ -1,16 +1,17 @@
 /* proto/model/adapter.h - a model whose weights are frozen, with low-rank adapters that are trained in their place.
  *
  * LoRA (Hu et al., arXiv:2106.09685) in the form of PEFT, Hugging Face's library: names, files and arithmetic are its
- * own. An adapter directory has two files: adapter_config.json and adapter_model.safetensors. The base, which the former
- * names, stays where it is. There is no config.json, or transformers would take the directory for a whole model.
+ * own. An adapter directory has two files: adapter_config.json and adapter_model.safetensors. The base, which the
+ * former names, stays where it is. There is no config.json, or transformers would take the directory for a whole model.
  *
  * config.json says what a model is, and daemon, workers and clients all read it. So an adapter is a key of config.json,
  * in memory, and as base_config.json in the checkpoints of its run:
  *
  *   "adapter": {"peft": {"peft_type": "LORA", "r": 16, ...}, "modules": ["self_attn.q_proj", ...]}
  *
- * In a tied base whose table or head modules_to_save names, PEFT trains a copy of that one, and the other stays as the base has
- * it. Such a model is not tied (tie_word_embeddings is false), and "unties": true says that its base has one table for both.
+ * In a tied base whose table or head modules_to_save names, PEFT trains a copy of that one, and the other stays as the
+ * base has it. Such a model is not tied (tie_word_embeddings is false), and "unties": true says that its base has one
+ * table for both.
  *
  * peft is the content of adapter_config.json. PEFT's target_modules are endings of names, or a pattern; what they match
  * in this model is resolved once, by the client, to `modules`: the names of linear maps within their layers. They are
@@ -18,8 +19,9 @@
  *
  *   "forms": [[[8, 16], null], [[4, 16], [4, 2.5]]], "blocks": [0, 1, 1], "outside": 0
  *
- * A form has the rank and alpha of each of `modules`, or null where it is not adapted; each block, and all layers outside of
- * blocks together, have one of the forms. So PEFT's rank_pattern, alpha_pattern and layers_to_transform are resolved as well.
+ * A form has the rank and alpha of each of `modules`, or null where it is not adapted; each block, and all layers
+ * outside of blocks together, have one of the forms. So PEFT's rank_pattern, alpha_pattern and layers_to_transform are
+ * resolved as well.
  *
  * A program with adapters has an operation behind each linear map that is adapted (proto/operation/adapter.h), so that
  * no family knows of adapters. */

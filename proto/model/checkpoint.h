@@ -1,17 +1,17 @@
 /* proto/model/checkpoint.h - step-N/: the contents of a checkpoint directory, and how damage is detected.
  *
  *   config.json            the model's, with torch_dtype float32
- *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads; or, of a model with
- *                          adapters, adapter_model.safetensors, beside adapter_config.json: what PEFT loads; its config
- *                          is then base_config.json
+ *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads; or, of a model
+ *                          with adapters, adapter_model.safetensors, beside adapter_config.json: what PEFT loads; its
+ *                          config is then base_config.json
  *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
  *                          model's order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither;
  *                          and "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
- *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments are
- *                          vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of whole
- *                          words, and "rewired" (I64): the step in which places changed last, how often their threshold
- *                          has doubled, and, as fp32's bits, the first threshold, 0 if it is not chosen yet; files
- *                          without the third number mean 0.001
+ *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments
+ *                          are vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of
+ *                          whole words, and "rewired" (I64): the step in which places changed last, how often their
+ *                          threshold has doubled, and, as fp32's bits, the first threshold, 0 if it is not chosen yet;
+ *                          files without the third number mean 0.001
  *   training.json          the step, the run's options, and checksums of every byte of the other files
  *   tokenizer.json, ...    the model's other files, unchanged
  *
@@ -91,8 +91,8 @@ int checkpoint_write_run(struct checkpoint_file *file, const struct file *to, co
 char *checkpoint_print(struct checkpoint *checkpoint);
 
 /* Reads and checks training.json in the directory: its own checksum, the format, names, runs that cover their files.
- * Does not read the files. -ENOENT: there is none; -EINVAL: it is damaged; -EPROTONOSUPPORT: a later format; -errno of the
- * disk, never -EINVAL; with a sentence. Undo: checkpoint_free. On failure *out is zeroed. */
+ * Does not read the files. -ENOENT: there is none; -EINVAL: it is damaged; -EPROTONOSUPPORT: a later format; -errno of
+ * the disk, never -EINVAL; with a sentence. Undo: checkpoint_free. On failure *out is zeroed. */
 int checkpoint_read(struct checkpoint *out, int directory_fd, struct error *err);
 
 /* Compares every byte of a file with its runs' checksums; name NULL: of all files. -EINVAL: it is damaged, with a

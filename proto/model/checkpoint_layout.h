@@ -1,10 +1,10 @@
 /* proto/model/checkpoint_layout.h - where each tensor lies in a checkpoint's two large files, known before they are
  * written.
  *
- * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model with
- * adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the updates,
- * the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are remembered, map
- * by map. So what lies together in a unit lies together in the file. */
+ * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model
+ * with adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the
+ * updates, the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are
+ * remembered, map by map. So what lies together in a unit lies together in the file. */
 #ifndef PROTO_MODEL_CHECKPOINT_LAYOUT_H
 #define PROTO_MODEL_CHECKPOINT_LAYOUT_H
 

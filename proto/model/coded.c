@@ -80,7 +80,8 @@ static int begin(struct coded **out, const struct finding *f, enum coded_kind ki
     return 0;
 }
 
-/* What a quantisation state says: {"shape": [128, 64], "blocksize": 64, "dtype": "bfloat16", "nested_blocksize": ...} */
+/* What a quantisation state says: {"shape": [128, 64], "blocksize": 64, "dtype": "bfloat16", "nested_blocksize":
+ * ...} */
 static int read_state(struct safetensors_entry *codes, struct coded *coded, const json_t *state, struct error *err)
 {
     const json_t *shape = json_object_get(state, "shape");

@@ -6,8 +6,8 @@
 
 struct json_t;
 
-/* Reads a key's value to its place in *out. -EINVAL with a sentence: the key does not accept it. What numbers must be is
- * checked later (model_config_check). */
+/* Reads a key's value to its place in *out. -EINVAL with a sentence: the key does not accept it. What numbers must be
+ * is checked later (model_config_check). */
 int config_read_key(struct model_config *out, const struct family_key *key, const struct json_t *value,
                     struct error *err);
 

@@ -1,4 +1,5 @@
-/* proto/model/draw.h - fresh weights. Each is a function of the seed, its tensor's index and its own place in the tensor. */
+/* proto/model/draw.h - fresh weights. Each is a function of the seed, its tensor's index and its own place in the
+ * tensor. */
 #ifndef PROTO_MODEL_DRAW_H
 #define PROTO_MODEL_DRAW_H
 

@@ -7,12 +7,12 @@
  *
  * Blocks may be in several stacks, each with a stream of its own, and read values of others, as a decoder's blocks read
  * what the encoder gives. A dropped block reads none of those. If all readers of a value are dropped, its gradient is
- * zero: layers below that are kept are updated with a gradient of zeros. What stands behind a block of a stack and adds no
- * branch, such as the norm at the encoder's end, is never dropped.
+ * zero: layers below that are kept are updated with a gradient of zeros. What stands behind a block of a stack and adds
+ * no branch, such as the norm at the encoder's end, is never dropped.
  *
  * Sources: Huang et al., arXiv:1603.09382, who scale by 1-p in evaluation instead. To scale in training, branch by
- * branch, is torchvision's stochastic_depth, and leaves a model's files as they are. p is the same for all blocks, as in
- * Fan et al., arXiv:1909.11556, for transformers. */
+ * branch, is torchvision's stochastic_depth, and leaves a model's files as they are. p is the same for all blocks, as
+ * in Fan et al., arXiv:1909.11556, for transformers. */
 #ifndef PROTO_MODEL_DROP_H
 #define PROTO_MODEL_DROP_H
 
@@ -41,8 +41,8 @@ static inline void model_drop_add(struct model_drop *set, uint32_t block)
 
 void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64_t seed, uint64_t step);
 
-/* For a model of which blocks alone are trained (adapters): if all that are trained are dropped, has the step keep the one
- * whose word was the largest, so that it trains something. */
+/* For a model of which blocks alone are trained (adapters): if all that are trained are dropped, has the step keep the
+ * one whose word was the largest, so that it trains something. */
 void model_drop_keep_one(struct model_drop *drop, const struct model_drop *trained, uint32_t n_blocks, uint64_t seed,
                          uint64_t step);
 
@@ -69,9 +69,9 @@ bool model_drop_trains(const struct model_drop *drop, const struct model_drop *f
 /* Whether blocks can be left out at all: -EINVAL with a sentence as of model_drop_prepare. */
 int model_drop_check(const struct model *model, struct error *err);
 
-/* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze and
- * model_approximate. -EINVAL with a sentence: p is not in [0, 1); or in a block no layer adds branches to what it reads, or
- * another one does more than to map one value. */
+/* Has training scale the blocks' residual branches by 1/(1-p); p = 0 changes nothing. Called once, after model_freeze
+ * and model_approximate. -EINVAL with a sentence: p is not in [0, 1); or in a block no layer adds branches to what it
+ * reads, or another one does more than to map one value. */
 int model_drop_prepare(struct model *model, double p, struct error *err);
 
 #endif

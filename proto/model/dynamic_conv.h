@@ -1,4 +1,5 @@
-/* proto/model/dynamic_conv.h - the numbers of encoder-decoders with dynamic convolutions (Wu et al., arXiv:1901.10430). */
+/* proto/model/dynamic_conv.h - the numbers of encoder-decoders with dynamic convolutions (Wu et al.,
+ * arXiv:1901.10430). */
 #ifndef PROTO_MODEL_DYNAMIC_CONV_H
 #define PROTO_MODEL_DYNAMIC_CONV_H
 

@@ -92,8 +92,8 @@ struct family_layer {
      * list. */
     void (*write_kind)(struct program *program, const struct model_config *config, uint32_t kind);
     /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its
-     * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. kind: as above, 0 of
-     * a single layer. NULL: none. */
+     * inputs are values of a row that the layer wrote, its outputs values of the part. It has no tensors. kind: as
+     * above, 0 of a single layer. NULL: none. */
     void (*finish)(struct program *program, const struct model_config *config, uint32_t kind);
 };
 
@@ -103,8 +103,8 @@ struct family_classifier {
     const struct family_layer *layers; /* in place of the family's, and the same up to the blocks */
     const char *logits;                /* the head's table, which is never tied; with the prefix if it has one */
     const char *const *others;         /* other heads' tensors, as `unsupported` below, without the prefix */
-    /* In the place of `layers` where batch norms are over ghost batches, with the same kinds of block. NULL: they are not
-     * possible. */
+    /* In the place of `layers` where batch norms are over ghost batches, with the same kinds of block. NULL: they are
+     * not possible. */
     const struct family_layer *ghost_layers;
 };
 
@@ -132,8 +132,8 @@ struct family {
     int (*check)(const struct model_config *config, struct error *err);
 
     const char *prefix; /* precedes tensor names, "transformer."; files may omit it */
-    /* The embedding's, that of tokens first. NULL: there is no embedding; the lowest layer begins with what needs no value,
-     * as the pixels of images do. */
+    /* The embedding's, that of tokens first. NULL: there is no embedding; the lowest layer begins with what needs no
+     * value, as the pixels of images do. */
     const struct family_table *tables;
     const struct family_layer *layers; /* from the bottom up */
     /* The kind of this block, numbered from 0 in the order of `layers`. NULL: there is one kind. */
@@ -145,8 +145,8 @@ struct family {
     /* A row is a source, which the encoder reads, and its target, of which the decoder predicts each token. */
     bool has_source;
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
-    /* A key of config.json with which tie_word_embeddings tells nothing: a model whose files hold a head that differs from the
-     * table of tokens is not tied (client/model/untie.h). NULL: tie_word_embeddings always tells. */
+    /* A key of config.json with which tie_word_embeddings tells nothing: a model whose files hold a head that differs
+     * from the table of tokens is not tied (client/model/untie.h). NULL: tie_word_embeddings always tells. */
     const char *ties_by_files;
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);
@@ -156,14 +156,14 @@ struct family {
     float (*logit_cap)(const struct model_config *config);
     /* Trained to restore tokens that were masked, as every token sees all others; else to predict the next one. */
     bool masked;
-    /* A row is an image, and the model a classifier of images: `classifier` has all its layers, and model_config.image is
-     * complete. The tokens of a row are the image's pixels (proto/operation/pixels.h). */
+    /* A row is an image, and the model a classifier of images: `classifier` has all its layers, and model_config.image
+     * is complete. The tokens of a row are the image's pixels (proto/operation/pixels.h). */
     bool sees_images;
     /* True if a file may have a tensor of this name (without prefix) that is no weight here: a mask, a layer that other
      * heads read. NULL: there are none. */
     bool (*is_mask)(const char *name);
-    /* Tensors that a file may have as copies of the table of tokens, up to WEIGHTS_STACKS: the tables of the two stacks of an
-     * encoder-decoder, which has one for both. NULL ends them; NULL: there are none. */
+    /* Tensors that a file may have as copies of the table of tokens, up to WEIGHTS_STACKS: the tables of the two stacks
+     * of an encoder-decoder, which has one for both. NULL ends them; NULL: there are none. */
     const char *const *copies;
     /* The name that old files give a tensor. False: they have none of their own; NULL: for any. */
     bool (*old_name)(char *out, size_t size, const char *name);

@@ -1,9 +1,10 @@
 /* proto/model/image_family.h - for the files of families of convolutional nets: what their models have in common.
  *
- * The lowest layer makes values of a row's bytes, the topmost one the mean of all pixels, of which the head makes logits. A
- * batch norm needs the statistics of a whole part, so a layer ends with what it normalises: it gives the moments of its
- * rows, what finishes it joins them, and the layer above normalises. Of each norm its input alone is kept. Where norms are over
- * ghost batches, which no microbatch divides, a layer has them whole, and a block is one layer. */
+ * The lowest layer makes values of a row's bytes, the topmost one the mean of all pixels, of which the head makes
+ * logits. A batch norm needs the statistics of a whole part, so a layer ends with what it normalises: it gives the
+ * moments of its rows, what finishes it joins them, and the layer above normalises. Of each norm its input alone is
+ * kept. Where norms are over ghost batches, which no microbatch divides, a layer has them whole, and a block is one
+ * layer. */
 #ifndef PROTO_MODEL_IMAGE_FAMILY_H
 #define PROTO_MODEL_IMAGE_FAMILY_H
 

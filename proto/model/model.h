@@ -4,7 +4,8 @@
  * is a 32-bit index on the wire, and no message has to carry shapes.
  *
  * The family defines the layers, their names, initial values and programs (proto/model/family.h). From bottom to top:
- *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows. Models of images have none
+ *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows. Models of images have
+ *              none
  *   BLOCK      n_layers blocks, one above the other, each one layer or several. A layer has a program and one unit: the
  *              tensors of its program, in its order. Blocks may differ: those are the kinds of block
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
@@ -41,8 +42,8 @@
  * (model_config_check). */
 struct model_config {
     const struct family *family; /* proto/model/family.h */
-    /* inner_width: of feed-forward layers: of a model the widest; where its family writes a block's program, or checks the
-     * numbers, the block's. */
+    /* inner_width: of feed-forward layers: of a model the widest; where its family writes a block's program, or checks
+     * the numbers, the block's. */
     uint32_t n_layers, n_heads, width, inner_width, n_positions, vocabulary;
     enum model_activation activation;
     bool tied; /* the head's table is that of tokens */
@@ -175,7 +176,8 @@ struct model_program {
     struct program program;
     const struct family_layer *row; /* in the list of the family that wrote it */
     uint32_t form,
-        kind; /* of its blocks: which config wrote it, and how it is adapted (proto/model/programs.c), and the family's kind; 0 of
+        kind; /* of its blocks: which config wrote it, and how it is adapted (proto/model/programs.c), and the family's
+               * kind; 0 of
                           * single layers */
     uint32_t n_layers;                  /* number of layers that run it */
     uint32_t class;                     /* index of the class of these layers, if blocks run it */
@@ -351,8 +353,8 @@ struct model_approximation {
 /* Called once, after model_init. */
 void model_approximate(struct model *model, const struct model_approximation *how);
 
-/* What blocks have that an inexact form could serve: activations that are kept in fewer bits (after model_approximate with
- * `bits`); linear maps that are trained; attention; convolutions whose inputs can be means. */
+/* What blocks have that an inexact form could serve: activations that are kept in fewer bits (after model_approximate
+ * with `bits`); linear maps that are trained; attention; convolutions whose inputs can be means. */
 enum { MODEL_CODES = 1, MODEL_SAMPLES = 2, MODEL_ATTENDS = 4, MODEL_POOLS = 8 };
 unsigned model_approximates(const struct model *model);
 

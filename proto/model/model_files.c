@@ -39,7 +39,7 @@ static bool is_name(const char *name)
     return false;
 }
 
-/* ---- a file as a string of JSON ----------------------------------------------------------------------------------- */
+/* ---- a file as a string of JSON ---------------------------------------------------------------------------------- */
 
 bool model_files_is_binary(const char *name)
 {
@@ -60,7 +60,8 @@ json_t *model_files_encode(const char *name, const char *bytes, size_t n)
     return string;
 }
 
-/* out NULL: only checks and counts, piece by piece. Bits beyond the last byte must be 0, so that a file has one string alone. */
+/* out NULL: only checks and counts, piece by piece. Bits beyond the last byte must be 0, so that a file has one string
+ * alone. */
 static int decode(char *out, size_t *n, const char *text, size_t n_text)
 {
     enum { PIECE = 4096 };
@@ -103,7 +104,7 @@ int model_files_decode(const char **out, size_t *n, char **made, const char *nam
     return 0;
 }
 
-/* ---- a directory --------------------------------------------------------------------------------------------------- */
+/* ---- a directory ------------------------------------------------------------------------------------------------- */
 
 static int read_bytes(char *out, size_t n, int fd, const char *directory, const char *name, struct error *err)
 {
@@ -161,10 +162,10 @@ static int add_open(json_t *files, int fd, const char *directory, const char *na
 
 /* ---- a folder of chat templates -------------------------------------------------------------------------------------
  *
- * transformers saves several templates as chat_template.jinja, which is `default`, and as a file of this folder for each
- * other one. It reads them as well from a list in tokenizer_config.json, which a checkpoint has room for: its files are
- * flat, and removed as such. An export has the files again. They take the place of what stands in tokenizer_config.json, as
- * in transformers. */
+ * transformers saves several templates as chat_template.jinja, which is `default`, and as a file of this folder for
+ * each other one. It reads them as well from a list in tokenizer_config.json, which a checkpoint has room for: its
+ * files are flat, and removed as such. An export has the files again. They take the place of what stands in
+ * tokenizer_config.json, as in transformers. */
 
 #define TEMPLATES        MODEL_FILES_TEMPLATES
 #define TEMPLATE         "chat_template.jinja"
@@ -446,8 +447,8 @@ static int write_templates(const json_t *list, int directory_fd)
     return rc;
 }
 
-/* What fold_templates has put together. *config: tokenizer_config.json without it, owned; null: there was none; NULL: it
- * stays. */
+/* What fold_templates has put together. *config: tokenizer_config.json without it, owned; null: there was none; NULL:
+ * it stays. */
 static int unfold_templates(json_t **config, const json_t *files, int directory_fd, struct error *err)
 {
     size_t n = 0;

@@ -1,9 +1,11 @@
-/* proto/model/model_files.h - the files that a model has beside its weights and config.json: tokenizer and generation settings.
+/* proto/model/model_files.h - the files that a model has beside its weights and config.json: tokenizer and generation
+ * settings.
  *
  * They are kept unchanged: the client reads them, a job's training text carries them to the daemon
- * (proto/wire/training_text.h), and every checkpoint and export holds them again. In memory they are one JSON object, {NAME:
- * "string", ...}. A text is its own string. tokenizer.model, sentencepiece's vocabulary, is binary: its string is base64
- * (RFC 4648, section 4, padded). eps does not read it, but llama.cpp's converter does, for Gemma, Llama 2 and Mistral. */
+ * (proto/wire/training_text.h), and every checkpoint and export holds them again. In memory they are one JSON object,
+ * {NAME: "string", ...}. A text is its own string. tokenizer.model, sentencepiece's vocabulary, is binary: its string
+ * is base64 (RFC 4648, section 4, padded). eps does not read it, but llama.cpp's converter does, for Gemma, Llama 2 and
+ * Mistral. */
 #ifndef PROTO_MODEL_MODEL_FILES_H
 #define PROTO_MODEL_MODEL_FILES_H
 
@@ -13,24 +15,26 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Limit for all files together: Gemma 3 has 37 MiB, and 45 as JSON text, where a quote takes two bytes and three bytes of
- * base64 four. A job's training text holds 64 MiB of that. */
+/* Limit for all files together: Gemma 3 has 37 MiB, and 45 as JSON text, where a quote takes two bytes and three bytes
+ * of base64 four. A job's training text holds 64 MiB of that. */
 enum { MODEL_FILES_MAX_BYTES = 40 << 20 };
 
 /* Reads a directory's files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, vocab.txt,
  * special_tokens_map.json, added_tokens.json, chat_template.jinja, chat_template.json, generation_config.json,
  * tokenizer.model and an adapter's adapter_config.json. Templates in the folder additional_chat_templates, and then
- * chat_template.jinja too, become the list in tokenizer_config.json, where transformers finds them as well; "file" names
- * where each came from. *out is an object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer),
- * -EFBIG, -errno, with a sentence that names the file. */
+ * chat_template.jinja too, become the list in tokenizer_config.json, where transformers finds them as well; "file"
+ * names where each came from. *out is an object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's
+ * pointer), -EFBIG, -errno, with a sentence that names the file. */
 int model_files_read(json_t **out, const char *directory, struct error *err);
 
-/* Gives files without a chat template those in the tokenizer_config.json of `from`, which may be NULL. -ENOMEM, -EINVAL. */
+/* Gives files without a chat template those in the tokenizer_config.json of `from`, which may be NULL. -ENOMEM,
+ * -EINVAL. */
 int model_files_keep_templates(json_t *files, const json_t *from, struct error *err);
 
 #define MODEL_FILES_TEMPLATES "additional_chat_templates" /* the one folder that may come with a model */
 
-/* Writes the files into a directory that holds none of them, and a list of templates to where they came from. -errno. */
+/* Writes the files into a directory that holds none of them, and a list of templates to where they came from.
+ * -errno. */
 int model_files_write(const json_t *files, int directory_fd, struct error *err);
 
 /* Checks untrusted files: only the names above, with strings, within the limit. -EINVAL, -EFBIG. */
@@ -40,8 +44,8 @@ int model_files_check(json_t *files, struct error *err);
  * tokenizer.model. */
 const char *model_files_find(const json_t *files, const char *name, size_t *n);
 
-/* One file as a JSON value, owned; NULL if it is absent or no JSON. If a whole number needs more than 64 bits, all numbers
- * are reals: transformers writes a model_max_length of 1e30 for a tokenizer without a limit. */
+/* One file as a JSON value, owned; NULL if it is absent or no JSON. If a whole number needs more than 64 bits, all
+ * numbers are reals: transformers writes a model_max_length of 1e30 for a tokenizer without a limit. */
 json_t *model_files_json(const json_t *files, const char *name);
 
 /* A token in the files' settings, such as eos_token: a string, or an object that holds one as "content". The string,
@@ -60,8 +64,8 @@ json_t *model_files_encode(const char *name, const char *bytes, size_t n);
 /* The size of the file in an untrusted string. -EINVAL: no string, or not the base64 of any bytes. */
 int model_files_size(size_t *n, const char *name, const json_t *string);
 
-/* The file (*n bytes) in a string that model_files_size accepts. *out is borrowed from the string, or is *made, which the
- * caller frees; *made is NULL if nothing was made. -ENOMEM. */
+/* The file (*n bytes) in a string that model_files_size accepts. *out is borrowed from the string, or is *made, which
+ * the caller frees; *made is NULL if nothing was made. -ENOMEM. */
 int model_files_decode(const char **out, size_t *n, char **made, const char *name, const json_t *string);
 
 #endif

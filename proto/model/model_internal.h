@@ -8,9 +8,9 @@
 struct json_t;
 int model_config_refuse(struct error *err, const char *name, const struct json_t *value, const char *accepted);
 
-/* Reads a config.json's object. host: the model in which its blocks will be guests (proto/model/guests.h); its width, blocks,
- * positions, vocabulary and head are that model's, and the object may leave them out. NULL: the object is a model's. As
- * model_config_parse; with a host of another width -EINVAL. */
+/* Reads a config.json's object. host: the model in which its blocks will be guests (proto/model/guests.h); its width,
+ * blocks, positions, vocabulary and head are that model's, and the object may leave them out. NULL: the object is a
+ * model's. As model_config_parse; with a host of another width -EINVAL. */
 int model_config_read(struct model_config *out, const struct json_t *object, const struct model_config *host,
                       struct error *err);
 
@@ -20,7 +20,8 @@ bool model_is_of_frame(size_t offset);
 /* The family's layers, of the model's head. */
 const struct family_layer *model_layers_of(const struct model_config *config);
 
-/* Writes the programs of all layers, and counts each one's. -ENOMEM; -EINVAL with a sentence: blocks have too many shapes. */
+/* Writes the programs of all layers, and counts each one's. -ENOMEM; -EINVAL with a sentence: blocks have too many
+ * shapes. */
 int model_write_programs(struct model *model, struct error *err);
 
 /* The programs of a block's layers. */
@@ -55,7 +56,8 @@ void model_adapt_program(struct program *p, const struct model_adapter *adapter,
 /* Sets what is saved; and freezes the rest, which is the base of an adapter. Before model_divide. */
 void model_set_saved(struct model *model);
 
-/* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that changes. */
+/* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that
+ * changes. */
 void model_divide(struct model *model, struct model_base base);
 
 /* Sets the piece's elements: all of its rows', or what a sparse one has room for. */

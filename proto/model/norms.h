@@ -1,10 +1,11 @@
 /* proto/model/norms.h - the norms that a contribution has behind its gradient, and its slices.
  *
- * A linear map whose gradient comes from a sample of its tokens (program_sample) is sampled best by |x_i| |dy_i|. Forward
- * does not know dy, so it takes |dy_i| from the last time the token was trained on (WTA-CRS's cache of gradient norms, Liu
- * et al., arXiv 2305.15265). Backward appends this step's norms to the unit's contribution: for each such map of the unit,
- * in the order of its operations, (part_rows, seq) numbers. Of these, row r of the part has the d norms from r * d on, where
- * d are the tokens that the map's input has in a row of this step (program_row_elements); the rest is 0.
+ * A linear map whose gradient comes from a sample of its tokens (program_sample) is sampled best by |x_i| |dy_i|.
+ * Forward does not know dy, so it takes |dy_i| from the last time the token was trained on (WTA-CRS's cache of gradient
+ * norms, Liu et al., arXiv 2305.15265). Backward appends this step's norms to the unit's contribution: for each such
+ * map of the unit, in the order of its operations, (part_rows, seq) numbers. Of these, row r of the part has the d
+ * norms from r * d on, where d are the tokens that the map's input has in a row of this step (program_row_elements);
+ * the rest is 0.
  *
  * A contribution travels in slices of MODEL_SLICE elements: those of the gradient, then those of the norms. */
 #ifndef PROTO_MODEL_NORMS_H

@@ -88,8 +88,8 @@ const struct family_layer *model_layers_of(const struct model_config *c)
 
 /* ---- kinds and forms of blocks ---- */
 
-/* Blocks have the model's config, with one of its widths, or a guest's. Each of these configs writes programs that may be
- * adapted in several ways: a form is one config, adapted in one way. */
+/* Blocks have the model's config, with one of its widths, or a guest's. Each of these configs writes programs that may
+ * be adapted in several ways: a form is one config, adapted in one way. */
 static uint32_t count_forms(const struct model_config *c)
 {
     return (model_count_widths(c) + c->guests.n) * model_count_adapter_forms(&c->adapter);

@@ -180,8 +180,8 @@ static void bind_layers(struct model *m)
     }
     for (uint32_t v = 0; v < m->values.n; v++)
         assert(m->values.of[v].n_readers > 0);
-    /* Dropout changes the gradient of what the embedding writes, which is the first value, in its place, and the head makes
-     * that of what it reads there, unit by unit: neither may be a sum. */
+    /* Dropout changes the gradient of what the embedding writes, which is the first value, in its place, and the head
+     * makes that of what it reads there, unit by unit: neither may be a sum. */
     assert(m->values.of[0].n_readers == 1 || m->embedding.dropout.p == 0);
     assert(m->values.of[m->layers[m->n_layers - 1].edges.reads[0]].n_readers == 1);
 }

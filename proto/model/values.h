@@ -10,10 +10,10 @@
  * bottom up and for gradients from the top down: a value takes the first place of its shape that is free. A gradient
  * takes the place of the one above where the layer's program passes it on (program_passes_gradient).
  *
- * A stashed value is *derivable* if the layer that writes it is light (program_is_light) and reads nothing but stashed values.
- * Of a residual net, whose layers end with convolutions, these are the blocks' outputs and the stem's: relu(bn(z) + x), of
- * which z is stashed anyway, and x the block's input. They form chains: a value joins the chain of the one of which it is
- * derived, so a chain is a stage. No layer belongs to two.
+ * A stashed value is *derivable* if the layer that writes it is light (program_is_light) and reads nothing but stashed
+ * values. Of a residual net, whose layers end with convolutions, these are the blocks' outputs and the stem's:
+ * relu(bn(z) + x), of which z is stashed anyway, and x the block's input. They form chains: a value joins the chain of
+ * the one of which it is derived, so a chain is a stage. No layer belongs to two.
  *
  * Rows of values of a microbatch are known by the layer that reads and writes them: what it moves is a passage. */
 #ifndef PROTO_MODEL_VALUES_H

@@ -178,8 +178,8 @@ static const struct safetensors_entry *take(struct search *search, struct tally 
     return search->found;
 }
 
-/* Finds a tensor that adapter_model.safetensors may have, by its name there. The base's, if it has one, is then not asked
- * for. */
+/* Finds a tensor that adapter_model.safetensors may have, by its name there. The base's, if it has one, is then not
+ * asked for. */
 static const struct safetensors_entry *take_adapted(struct search *search, struct tally *tally,
                                                     const struct model_tensor *tensor, const struct family *family)
 {

@@ -1,9 +1,9 @@
 /* proto/model/weights.h - matches the tensors in files of weights with those of a model.
  *
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
- * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an adapter's,
- * whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of their own:
- * those that the model has no use for (model_is_mask), and copies of the table of tokens. */
+ * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an
+ * adapter's, whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of
+ * their own: those that the model has no use for (model_is_mask), and copies of the table of tokens. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 
@@ -55,12 +55,12 @@ uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *
  * exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
-/* The form for --base that keeps the values of files that are quantised: all matrices of layers are coded in it, and all
- * else is bf16. FORM_VALUES: none does, or nothing is coded. Adapters do not count. */
+/* The form for --base that keeps the values of files that are quantised: all matrices of layers are coded in it, and
+ * all else is bf16. FORM_VALUES: none does, or nothing is coded. Adapters do not count. */
 enum form weights_form(const struct weights *weights, const struct model *model);
 
-/* Whether a copy differs from the table of tokens, by the bits of both as fp32. One that is not there does not. Reads up to the
- * first difference. As safetensors_read; -ENOMEM. */
+/* Whether a copy differs from the table of tokens, by the bits of both as fp32. One that is not there does not. Reads
+ * up to the first difference. As safetensors_read; -ENOMEM. */
 int weights_copy_differs(bool *out, const struct weights *weights, const struct model *model, unsigned copy,
                          struct error *err);
 

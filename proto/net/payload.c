@@ -208,7 +208,8 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
     return k;
 }
 
-/* What the daemon remembers of a unit, for the tokens of the share's step; of other steps, as of an evaluation, nothing. */
+/* What the daemon remembers of a unit, for the tokens of the share's step; of other steps, as of an evaluation,
+ * nothing. */
 static int norms(struct payload_range *out, const struct payload *p, const struct message *m)
 {
     const struct plan_goal *goal = goal_of(p);

@@ -6,8 +6,8 @@
  *                    SHARE        the minibatch: ids, labels, positions, lengths of rows, references of pairs, weights
  *                    EVALUATE     the same of its rows
  *                    GENERATE     the new tokens of each row
- *                    WEIGHTS      the unit, from the buffer that is named; norms that the daemon remembers of it, for the
- *                                 tokens of the last SHARE, if these weights are of its step
+ *                    WEIGHTS      the unit, from the buffer that is named; norms that the daemon remembers of it, for
+ *                                 the tokens of the last SHARE, if these weights are of its step
  *   to the daemon    CONTRIBUTION the slice in its slot
  *                    EVALUATED    a classifier's logits of those rows, log p of pairs or tokens
  *                    GENERATED    the logits of the rows' last tokens

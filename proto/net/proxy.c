@@ -2,8 +2,9 @@
  * the oldest message that still waits for any (expecting).
  *
  * A job's memory is given back when no range of it is under way, as libuv's threads work on them. A worker's side
- * that has ended its job waits for that (job_over). At the daemon, a worker that ends its job earlier is at fault; at the
- * worker, a daemon that sends the next job earlier: it waits for the answer to RELEASE, which overtakes no bytes. */
+ * that has ended its job waits for that (job_over). At the daemon, a worker that ends its job earlier is at fault; at
+ * the worker, a daemon that sends the next job earlier: it waits for the answer to RELEASE, which overtakes no
+ * bytes. */
 #include "proto/net/proxy.h"
 
 #include "proto/net/bulk.h"

@@ -1,10 +1,10 @@
 /* proto/operation/adapter.h - y' = y + factor * dropout(x) A^T B^T: low-rank adapters of the linear maps that made y of
  * x (LoRA: Hu et al., arXiv:2106.09685).
  *
- * A linear operation has several maps side by side; any of them may be adapted. Each adapted one has a rank, a factor and
- * tensors of its own, "STEM.lora_A.weight" (rank, in) and "STEM.lora_B.weight" (out, rank), as PEFT names them, and drops
- * elements of x by a mask of its own. y' lies over y. The rank-sized values between A and B are not kept: backward computes them again from
- * x, which it reads anyway. */
+ * A linear operation has several maps side by side; any of them may be adapted. Each adapted one has a rank, a factor
+ * and tensors of its own, "STEM.lora_A.weight" (rank, in) and "STEM.lora_B.weight" (out, rank), as PEFT names them, and
+ * drops elements of x by a mask of its own. y' lies over y. The rank-sized values between A and B are not kept:
+ * backward computes them again from x, which it reads anyway. */
 #ifndef PROTO_OPERATION_ADAPTER_H
 #define PROTO_OPERATION_ADAPTER_H
 

@@ -9,7 +9,8 @@
 
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 
-/* The sum that the operation `norm` reads, if backward makes the gradient of its h in the norm's step; else SCHEDULE_NONE. */
+/* The sum that the operation `norm` reads, if backward makes the gradient of its h in the norm's step; else
+ * SCHEDULE_NONE. */
 int add_before_norm(const struct program *p, int norm);
 
 #endif

@@ -32,8 +32,8 @@ int program_biased_attention(struct program *p, int qkv, int bias, const struct 
 /* Columns of the keys that attention reads, or of the values. */
 uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
 
-/* How a job in setting->attention computes this attention, where cuDNN supports its shape: the gradient is our kernels' if
- * there is none, values are not bf16, rows are packed, queries are sampled, or attention has a bias or dropout. */
+/* How a job in setting->attention computes this attention, where cuDNN supports its shape: the gradient is our kernels'
+ * if there is none, values are not bf16, rows are packed, queries are sampled, or attention has a bias or dropout. */
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting);
 

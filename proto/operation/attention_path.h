@@ -1,5 +1,5 @@
-/* proto/operation/attention_path.h - which implementation computes attention: one decision, for the kernels' launches and
- * for what they are priced at (proto/plan/time/meter.h).
+/* proto/operation/attention_path.h - which implementation computes attention: one decision, for the kernels' launches
+ * and for what they are priced at (proto/plan/time/meter.h).
  *
  * Forward is one kernel. Our gradients are two, for queries, and for keys and values, each with a path of its own; what
  * both need, scores and the gradient of probabilities, both compute. So they are 3 and 4 of 7 products of 2 n^2 width
@@ -19,9 +19,9 @@ enum attention_path {
     ATTENTION_PATHS
 };
 
-/* What the rate of a path depends on. A window or full rows count as the causal row with as many keys for a query: on an
- * H100 our kernels reached 271 and 198 TFLOP/s forward and backward in windows that are worth a row of 1,792 tokens, and
- * 264 and 203 in rows of 2,048 (tests/gpu/RECORD.md). */
+/* What the rate of a path depends on. A window or full rows count as the causal row with as many keys for a query: on
+ * an H100 our kernels reached 271 and 198 TFLOP/s forward and backward in windows that are worth a row of 1,792 tokens,
+ * and 264 and 203 in rows of 2,048 (tests/gpu/RECORD.md). */
 struct attention_shape {
     double tokens;  /* of that causal row: twice the keys that a query sees, on average */
     size_t head;    /* values */
@@ -45,18 +45,18 @@ static inline bool attention_bias_is_near(const struct device_buckets *buckets)
     return buckets->starts[device_buckets_of_direction(buckets) - 1] <= ATTENTION_NEAR;
 }
 
-/* Columns that tensor cores compute of a head, of which those beyond its width are 0. On an H100 heads of 96 values reached 0.75
- * of the rate of 128 by our kernels, heads of 80 two thirds of it by cuDNN (tests/gpu/RECORD.md). */
+/* Columns that tensor cores compute of a head, of which those beyond its width are 0. On an H100 heads of 96 values
+ * reached 0.75 of the rate of 128 by our kernels, heads of 80 two thirds of it by cuDNN (tests/gpu/RECORD.md). */
 static inline size_t attention_columns(size_t head)
 {
     return head <= 64 ? 64 : head <= 128 ? 128 : 256;
 }
 
-/* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They take
- * heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not compiled: in
- * fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a window or documents,
- * wide heads, for which there are too few registers; gradients of keys that heads share in full rows; a bias with what no
- * model has it with. */
+/* Columns of the tiles for tensor cores, of which those beyond the head's width are 0; 0 where these have no part. They
+ * take heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not
+ * compiled: in fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a
+ * window or documents, wide heads, for which there are too few registers; gradients of keys that heads share in full
+ * rows; a bias with what no model has it with. */
 static inline size_t attention_tile(enum number_type type, const struct device_attention *op,
                                     enum attention_kernel kernel)
 {
@@ -109,8 +109,8 @@ static inline struct plan_attention_sizes attention_sizes(const struct device_at
                                          .is_sliding = attention_slides(op)};
 }
 
-/* True for calls that cuDNN's graphs take in bf16: self-attention of rows that are not packed, with scores as they are, and no
- * dropout. */
+/* True for calls that cuDNN's graphs take in bf16: self-attention of rows that are not packed, with scores as they are,
+ * and no dropout. */
 static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
 {
     const struct plan_attention_sizes sizes = attention_sizes(op);

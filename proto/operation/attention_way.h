@@ -1,10 +1,10 @@
 /* proto/operation/attention_way.h - how a CUDA device computes attention, and what scratch each way takes.
  *
- * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms of the gradient. Compute
- * capability and library version decide which of them a device supports, and cuda_probe reports it before planning. So all
- * sizes are computed; tests/gpu/test_dnn.c compares them with the library's own. A job has one way, which
- * proto/plan/attention_choice.h chooses. Of the stored gradients of scores and our own kernels the faster is taken, as measured on
- * an H100 (tests/gpu/RECORD.md). */
+ * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms of the gradient.
+ * Compute capability and library version decide which of them a device supports, and cuda_probe reports it before
+ * planning. So all sizes are computed; tests/gpu/test_dnn.c compares them with the library's own. A job has one way,
+ * which proto/plan/attention_choice.h chooses. Of the stored gradients of scores and our own kernels the faster is
+ * taken, as measured on an H100 (tests/gpu/RECORD.md). */
 #ifndef PROTO_OPERATION_ATTENTION_WAY_H
 #define PROTO_OPERATION_ATTENTION_WAY_H
 
@@ -76,8 +76,8 @@ struct plan_attention_scratch {
     uint64_t bytes;
 };
 
-/* True for shapes that cuDNN supports forward: heads of up to 256 values and a multiple of 16 bytes, rows whose statistics
- * are aligned to 16 bytes, more than one token. */
+/* True for shapes that cuDNN supports forward: heads of up to 256 values and a multiple of 16 bytes, rows whose
+ * statistics are aligned to 16 bytes, more than one token. */
 static inline bool plan_attention_suits(const struct plan_attention_sizes *s)
 {
     const size_t head = s->width / s->n_heads;
@@ -96,9 +96,9 @@ static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
     return (n + whole - 1) / whole * whole;
 }
 
-/* True where our own kernels are better than stored gradients of scores. They take less time for heads of 64 values, and of
- * 128 in rows of more than 4 Ki tokens. Where heads share keys, they take at most a fifth more, and none of the room. Of a
- * window they store nothing outside. */
+/* True where our own kernels are better than stored gradients of scores. They take less time for heads of 64 values,
+ * and of 128 in rows of more than 4 Ki tokens. Where heads share keys, they take at most a fifth more, and none of the
+ * room. Of a window they store nothing outside. */
 static inline bool plan_attention_own_is_better(const struct plan_attention_sizes *s)
 {
     const size_t head = s->width / s->n_heads;
@@ -139,7 +139,8 @@ static inline bool plan_attention_slice(struct plan_attention_scratch *out, cons
     return true;
 }
 
-/* Rows at a time of the other ways: all, but of shared keys as many as keep heads' gradients apart in 256 MiB, or one. */
+/* Rows at a time of the other ways: all, but of shared keys as many as keep heads' gradients apart in 256 MiB, or
+ * one. */
 static inline size_t plan_attention_slice_rows(const struct plan_attention_sizes *s, enum plan_attention way)
 {
     const uint64_t row = 2 * (uint64_t)s->n_tokens * s->width * plan_attention_apart(way);

@@ -89,7 +89,8 @@ static inline size_t plan_cpu_chosen(size_t n_chosen, size_t head_width)
     return (n_chosen * (2 * ((head_width + 15) / 16 * 16) + 2) + 15) / 16 * 16;
 }
 
-/* With a bias by distance, what a thread has besides: a head's bias, and its gradient, of each distance in whole tiles. */
+/* With a bias by distance, what a thread has besides: a head's bias, and its gradient, of each distance in whole
+ * tiles. */
 static inline size_t plan_cpu_distances(size_t n_tokens, size_t n_keys)
 {
     const size_t tile = PLAN_CPU_TILE;

@@ -3,8 +3,8 @@
  * A layer gives each row's moments of x. What finishes it joins them to the part's statistics, and a layer above
  * normalises x with these (proto/operation/call/batch_norm.h).
  *
- * Or over ghost batches (Hoffer, Hubara & Soudry, arXiv:1705.08741): runs of a fixed number of rows, which a part, and each
- * microbatch, has whole. Then one layer has all three operations. */
+ * Or over ghost batches (Hoffer, Hubara & Soudry, arXiv:1705.08741): runs of a fixed number of rows, which a part, and
+ * each microbatch, has whole. Then one layer has all three operations. */
 #ifndef PROTO_OPERATION_BATCH_NORM_H
 #define PROTO_OPERATION_BATCH_NORM_H
 
@@ -34,8 +34,8 @@ struct program_batch_norm_options {
 /* Returns the moments: of domain ROW, twice as many columns as x. */
 int program_row_moments(struct program *p, int x);
 
-/* A part's statistics have so many columns for each of x: mean and 1/deviation; and two in which their gradient has what
- * the rounding of these two's lost (struct device_batch_norm). */
+/* A part's statistics have so many columns for each of x: mean and 1/deviation; and two in which their gradient has
+ * what the rounding of these two's lost (struct device_batch_norm). */
 enum { PROGRAM_STATISTICS = 4 };
 
 /* moments: of each row of the part, with no other reader. Returns the statistics, of domain PART. */

@@ -87,8 +87,8 @@ struct call_work {
     double filled; /* CALL_RATE_CONV2D: of what is computed at this rate, the share that is operations */
     size_t n_launches;
     enum call_pass pass;
-    /* Attention, by path: its operations; and these as they are priced, more where heads do not fill tensor cores' tiles and
-     * where multiprocessors are idle at the end. */
+    /* Attention, by path: its operations; and these as they are priced, more where heads do not fill tensor cores'
+     * tiles and where multiprocessors are idle at the end. */
     double by_path[ATTENTION_PATHS], lasting[ATTENTION_PATHS];
     struct attention_shape attention;
 };

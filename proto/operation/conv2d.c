@@ -108,10 +108,10 @@ struct device_conv2d operation_conv2d_call(const struct operation_run *r, const 
 
 /* ---- means of blocks ----
  *
- * With means for its pixels, every pixel of a block has one number in common, so a weight's gradient is a sum over blocks: the
- * mean, times the sum of y's gradient over the windows of which the weight's tap lies in the block. Means and sums are in the
- * device's type. There is a product for each tap, as long as there are blocks: side x side times shorter than that of an exact
- * gradient. */
+ * With means for its pixels, every pixel of a block has one number in common, so a weight's gradient is a sum over
+ * blocks: the mean, times the sum of y's gradient over the windows of which the weight's tap lies in the block. Means
+ * and sums are in the device's type. There is a product for each tap, as long as there are blocks: side x side times
+ * shorter than that of an exact gradient. */
 
 static size_t blocks_of(const struct device_conv2d *conv, uint32_t side)
 {

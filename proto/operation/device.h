@@ -17,9 +17,10 @@
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The
  * division of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an
- * element is summed depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows,
- * with beta 1 or of a bias's gradient) depend on the rows of a call; each call adds to the destination once. Those of batch_norm_backward and
- * conv2d_weight_gradient depend on the rows' order alone (call/batch_norm.h, call/conv2d.h). */
+ * element is summed depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul
+ * over_rows, with beta 1 or of a bias's gradient) depend on the rows of a call; each call adds to the destination once.
+ * Those of batch_norm_backward and conv2d_weight_gradient depend on the rows' order alone (call/batch_norm.h,
+ * call/conv2d.h). */
 #ifndef PROTO_OPERATION_DEVICE_H
 #define PROTO_OPERATION_DEVICE_H
 
@@ -59,8 +60,8 @@ enum { DEVICE_TOLD = 512 }; /* bytes of a log line */
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
-    /* The index of the device with this id (device_name.h): of all that the runtime shows, the only one whose UUID begins
-     * so, or the one in this place of the PCI bus. -ENODEV with a sentence that lists them. */
+    /* The index of the device with this id (device_name.h): of all that the runtime shows, the only one whose UUID
+     * begins so, or the one in this place of the PCI bus. -ENODEV with a sentence that lists them. */
     int (*find)(unsigned *index, const char *id, struct error *err);
 
     /* Reads the properties of device `index`, and loads everything that open() needs. -ENODEV with a sentence: the
@@ -107,16 +108,16 @@ struct device_ops {
      * choice. -ENOTSUP with a sentence for the log: some or all are unknown here, and ignored. */
     int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
-    /* Before the first step: chooses, compiles and loads the implementation of attention for n calls' shapes (> 0; their
-     * rows or fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. ways: (n), the backward
-     * method that each one's scratch was planned for. Waits; overwrites the calls' arrays. *told: a log line that names
-     * the implementations and the reasons; empty if there is only one. Attention that was not prepared, has another
-     * shape, or has arrays not aligned to 16 bytes uses the backend's own kernels. */
+    /* Before the first step: chooses, compiles and loads the implementation of attention for n calls' shapes (> 0;
+     * their rows or fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. ways: (n), the
+     * backward method that each one's scratch was planned for. Waits; overwrites the calls' arrays. *told: a log line
+     * that names the implementations and the reasons; empty if there is only one. Attention that was not prepared, has
+     * another shape, or has arrays not aligned to 16 bytes uses the backend's own kernels. */
     void (*prepare_attention)(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
                               size_t n, char told[DEVICE_TOLD]);
     /* The same for convolutions: n calls (> 0) as they are to come, on any arrays. Overwrites those that they write.
-     * convolution: device_facts', if all of a job's workers have it, else 0. A convolution of other sizes than these, or
-     * with arrays not aligned to 16 bytes, uses the backend's own kernels. */
+     * convolution: device_facts', if all of a job's workers have it, else 0. A convolution of other sizes than these,
+     * or with arrays not aligned to 16 bytes, uses the backend's own kernels. */
     void (*prepare_conv2d)(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
                            char told[DEVICE_TOLD]);
 

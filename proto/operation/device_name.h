@@ -34,7 +34,8 @@ struct device_name {
 /* -EDOM with a sentence that begins with the option. */
 int device_name_parse(struct device_name *out, const char *option, const char *text, struct error *err);
 
-/* Rewrites a place of the PCI bus, "3B:00.0" or "00000000:3b:00.0", as Linux does: "0000:3b:00.0". False: it is none. */
+/* Rewrites a place of the PCI bus, "3B:00.0" or "00000000:3b:00.0", as Linux does: "0000:3b:00.0". False: it is
+ * none. */
 bool device_name_bus(char out[DEVICE_BUS_BYTES], const char *text);
 
 /* In the form that device_name_parse reads, "cuda:1". Returns out. */

@@ -17,8 +17,8 @@ struct program_dynamic_conv_options {
     struct program_dropout dropout; /* of filters */
 };
 
-/* scores: (n_heads*n_taps) columns, a linear map of x in the paper. Not causal, what is beyond a row's length counts as 0
- * (struct operation_run). */
+/* scores: (n_heads*n_taps) columns, a linear map of x in the paper. Not causal, what is beyond a row's length counts as
+ * 0 (struct operation_run). */
 int program_dynamic_conv(struct program *p, int x, int scores, const struct program_dynamic_conv_options *conv);
 
 #endif

@@ -65,8 +65,8 @@ static int activation_before(const struct program *p, int operation)
     return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
 }
 
-/* The linear map whose result an activation reads, if backward makes the gradient of its bias in the step that makes the
- * gradient of that result: the step of the map behind the activation. NULL. */
+/* The linear map whose result an activation reads, if backward makes the gradient of its bias in the step that makes
+ * the gradient of that result: the step of the map behind the activation. NULL. */
 static const struct program_operation *biased_before(const struct program *p, int activation)
 {
     const int maker = activation != SCHEDULE_NONE ? p->values[p->operations[activation].inputs[0]].operation : -1;
@@ -303,8 +303,8 @@ static void run_contributions(const struct operation_run *r, const struct schedu
     }
 }
 
-/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand, and with it
- * that of the operand's bias. */
+/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand, and
+ * with it that of the operand's bias. */
 static void run_backward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
 {
     const struct program_operation *op = operation_of(r, step);

@@ -76,11 +76,11 @@ struct operation_run {
     void *at[SCHEDULE_BUFFERS];           /* each buffer */
     const void *weights[PROGRAM_TENSORS]; /* each tensor */
     float *gradients[PROGRAM_TENSORS];    /* backward; NULL: frozen */
-    /* Backward, of sparse weights, whose gradients lie in one another's place: from there into the contribution (gather).
-     * NULL: none of the tensors is sparse; y NULL: that one is dense. */
+    /* Backward, of sparse weights, whose gradients lie in one another's place: from there into the contribution
+     * (gather). NULL: none of the tensors is sparse; y NULL: that one is dense. */
     const struct device_sparse *sparse;
-    /* Sparse weights that are in one another's place: from the unit as it is relayed to there (scatter). NULL: none are; y
-     * NULL: that one has a place of its own. */
+    /* Sparse weights that are in one another's place: from the unit as it is relayed to there (scatter). NULL: none
+     * are; y NULL: that one has a place of its own. */
     const struct device_sparse *singly;
     bool fresh;                /* the gradients of matrices are uninitialised, those of vectors zero */
     uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
@@ -147,7 +147,8 @@ static inline size_t operation_elements(const struct operation_run *r, int value
 /* Index of the run's first number for a sampled map in norms and norms_out. */
 size_t operation_norms_at(const struct operation_run *r, const struct program_operation *op);
 
-/* The tokens' positions, for an operation on this value; NULL: they follow each other, or the value is none of tokens. */
+/* The tokens' positions, for an operation on this value; NULL: they follow each other, or the value is none of
+ * tokens. */
 static inline const uint32_t *operation_positions(const struct operation_run *r, int value)
 {
     return r->program->values[value].domain == PROGRAM_TOKENS ? r->positions : NULL;

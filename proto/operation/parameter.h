@@ -15,7 +15,8 @@ struct program_parameter_options {
 /* A vector (n) of this name, zero in a fresh model; returns it in fp32, of domain PART. */
 int program_parameter(struct program *p, const char *name, uint32_t n);
 
-/* A matrix (rows, columns) of this name, normal deviates in a fresh model; returned row by row, as program_parameter. */
+/* A matrix (rows, columns) of this name, normal deviates in a fresh model; returned row by row, as
+ * program_parameter. */
 int program_matrix(struct program *p, const char *name, uint32_t rows, uint32_t columns, float deviation);
 
 #endif

@@ -1,5 +1,5 @@
-/* proto/operation/pixels.h - y = the row's image: a row's tokens are its pixels, row by row, and the bytes of a token's id
- * its channels. */
+/* proto/operation/pixels.h - y = the row's image: a row's tokens are its pixels, row by row, and the bytes of a token's
+ * id its channels. */
 #ifndef PROTO_OPERATION_PIXELS_H
 #define PROTO_OPERATION_PIXELS_H
 

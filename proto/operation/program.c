@@ -358,7 +358,8 @@ bool program_pools(const struct program_operation *op)
     return op->kind == &operation_conv2d && op->conv2d.pooled > 0;
 }
 
-/* True of pixels that are no boundary's, are cheap to make, so that layers do not keep them, and that convolutions alone read. */
+/* True of pixels that are no boundary's, are cheap to make, so that layers do not keep them, and that convolutions
+ * alone read. */
 static bool ends_at_convolutions(const struct program *p, int value)
 {
     bool ends = p->values[value].domain >= PROGRAM_OWN && program_is_cheap(p, value) && program_output_of(p, value) < 0;
@@ -416,8 +417,8 @@ static bool is_output_alone(const struct program *p, int value)
     return program_output_of(p, value) >= 0 && program_count_readers(p, value) == 1;
 }
 
-/* Finds the relus of whose operands backward needs the signs alone: it does not need their results, as of a layer's last
- * value, or the results are held. Returns the operands. */
+/* Finds the relus of whose operands backward needs the signs alone: it does not need their results, as of a layer's
+ * last value, or the results are held. Returns the operands. */
 static uint64_t find_signs(struct program *p, bool changes)
 {
     const uint64_t read = program_read_backward(p);

@@ -41,8 +41,8 @@ enum {
 };
 
 /* A value's domain: how many elements each row has. TOKENS: one per token; ROW: one; PART: one for the whole part.
- * Domains from OWN on are the family's own: some tokens of each row, or the pixels of its image at one resolution. Those
- * of an encoder-decoder are SOURCE and TARGET. */
+ * Domains from OWN on are the family's own: some tokens of each row, or the pixels of its image at one resolution.
+ * Those of an encoder-decoder are SOURCE and TARGET. */
 enum {
     PROGRAM_TOKENS,
     PROGRAM_ROW,
@@ -53,9 +53,10 @@ enum {
     PROGRAM_DOMAINS = PROGRAM_OWN + 8 /* an image's resolutions: a ResNet has six */
 };
 
-/* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is divided
- * into as many parts, however long it is, and the domain has parts first .. first+n-1. With `height`: height * width
- * pixels, line by line, whatever the tokens; a value's columns are channels. Taken of tokens, it is the first ones. */
+/* A domain of the family's own: tokens first .. first+n-1 of each row, whatever its length. With `of`: the row is
+ * divided into as many parts, however long it is, and the domain has parts first .. first+n-1. With `height`: height *
+ * width pixels, line by line, whatever the tokens; a value's columns are channels. Taken of tokens, it is the first
+ * ones. */
 struct program_own {
     uint32_t first, n, of;
     uint32_t height, width; /* 0: no image */
@@ -214,8 +215,8 @@ bool program_passes_gradient(const struct program *p);
 int program_input_of(const struct program *p, int value);
 int program_output_of(const struct program *p, int value);
 
-/* True of an output that is there in backward, and so not made again: a small one, in fp32 of a row or a part; and what has
- * moments, as batch norms read it in their own backward passes, so that it is stashed anyway. */
+/* True of an output that is there in backward, and so not made again: a small one, in fp32 of a row or a part; and what
+ * has moments, as batch norms read it in their own backward passes, so that it is stashed anyway. */
 bool program_is_at_hand(const struct program *p, int value);
 
 /* The inputs that backward reads, as a set of their indices, whatever is kept; those that only forward reads need not
@@ -235,25 +236,25 @@ void program_compress(struct program *p, unsigned bits);
 /* True of what backward makes again rather than have it kept. */
 bool program_is_cheap(const struct program *p, int value);
 
-/* True if the program is batch norms, additions, activations and max pools alone, none of which is random: what it writes can be
- * made again, the same to the bit, in the time that reading its inputs takes. */
+/* True if the program is batch norms, additions, activations and max pools alone, none of which is random: what it
+ * writes can be made again, the same to the bit, in the time that reading its inputs takes. */
 bool program_is_light(const struct program *p);
 
 /* True if backward reads a value as another, of fewer bits. */
 bool program_is_rounded(const struct program *p, int value);
 bool program_is_compressed(const struct program *p); /* of any */
 
-/* Has backward read some rows alone of those inputs of linear maps that are the output of a relu, or of a dropout behind
- * one, and serve nothing but the gradient of the map's weights. All others it makes again, exactly, from values that it
- * reads anyway. What model_freeze freezes counts as trained here; only an adapter's base does not. */
+/* Has backward read some rows alone of those inputs of linear maps that are the output of a relu, or of a dropout
+ * behind one, and serve nothing but the gradient of the map's weights. All others it makes again, exactly, from values
+ * that it reads anyway. What model_freeze freezes counts as trained here; only an adapter's base does not. */
 void program_sample(struct program *p);
 
 bool program_samples(const struct program_operation *op); /* a linear map, of its input */
 
-/* Has the gradients of convolutions' weights read their inputs as means of blocks of side x side pixels (Barley and Froening,
- * arXiv 2409.11902): inputs that are cheap to make, that nothing but convolutions reads, and that are no boundary's. Backward
- * makes these again in any case, for what it makes of them, and takes the means then: nothing more is kept. All other gradients
- * are exact. side 0 or 1: none. As program_sample, before program_compress. */
+/* Has the gradients of convolutions' weights read their inputs as means of blocks of side x side pixels (Barley and
+ * Froening, arXiv 2409.11902): inputs that are cheap to make, that nothing but convolutions reads, and that are no
+ * boundary's. Backward makes these again in any case, for what it makes of them, and takes the means then: nothing more
+ * is kept. All other gradients are exact. side 0 or 1: none. As program_sample, before program_compress. */
 void program_pool(struct program *p, uint32_t side);
 
 bool program_can_pool(const struct program *p);

@@ -10,17 +10,17 @@
  * of the input and those of the gradient that an earlier step left (proto/model/norms.h), and keeps these. Where
  * nothing is kept, backward computes the input again and chooses the same.
  *
- * In a run's first steps, while the learning rate rises, those gradients are exact whose operands are both there, which takes
- * time but no memory. Samples of a fresh model's first steps lead its weights to where gradients, exact ones, too, jump to 15
- * times their size from step to step, and Adam's second moments remember that: of the quickstart's text, held-out loss after
- * 100 steps was 0.09 to 0.90 above the exact run's with samples in all steps (four seeds), 0.86 with samples in the first 30
- * alone (the worst of these), and 0.09 to 0.12 with samples behind them (six seeds).
+ * In a run's first steps, while the learning rate rises, those gradients are exact whose operands are both there, which
+ * takes time but no memory. Samples of a fresh model's first steps lead its weights to where gradients, exact ones,
+ * too, jump to 15 times their size from step to step, and Adam's second moments remember that: of the quickstart's
+ * text, held-out loss after 100 steps was 0.09 to 0.90 above the exact run's with samples in all steps (four seeds),
+ * 0.86 with samples in the first 30 alone (the worst of these), and 0.09 to 0.12 with samples behind them (six seeds).
  *
  * Attention's two products are sampled, too, on request: the gradients of keys and values are sums over the queries, of
  * which each row's heads choose some by the norms of the gradient of their result. These are there when backward comes,
  * so nothing is kept. The sums are estimated without bias, but they are gradients of activations: all below is then
- * computed from an estimate. Each step down is linear in the gradient that it is given, and draws by itself, so the mean
- * of all gradients is still the exact one. */
+ * computed from an estimate. Each step down is linear in the gradient that it is given, and draws by itself, so the
+ * mean of all gradients is still the exact one. */
 #ifndef PROTO_OPERATION_SAMPLING_H
 #define PROTO_OPERATION_SAMPLING_H
 
@@ -88,8 +88,8 @@ struct sampling_operands {
 /* Scratch of sampling_choose; 0: all tokens are chosen. */
 uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type);
 
-/* Bytes of what forward keeps of x: the chosen rows, in `bits` as struct device_compress has them (0: as they are), which they
- * are, and their weights; and scratch of sampling_keep and of sampling_recall. */
+/* Bytes of what forward keeps of x: the chosen rows, in `bits` as struct device_compress has them (0: as they are),
+ * which they are, and their weights; and scratch of sampling_keep and of sampling_recall. */
 uint64_t sampling_kept_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
                              unsigned bits);
 uint64_t sampling_keep_bytes(const struct sampling *s, const struct sampling_shape *of, enum number_type type,
@@ -99,8 +99,9 @@ uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_s
 
 struct operation_run;
 
-/* Chooses rows of x, which is `value` of the run's program, and writes them to `kept`; tensor: as for sampling_choose. norms:
- * (n_rows, n_tokens), those of dy as earlier steps left them (struct device_weigh_scores); NULL: none are known. */
+/* Chooses rows of x, which is `value` of the run's program, and writes them to `kept`; tensor: as for sampling_choose.
+ * norms: (n_rows, n_tokens), those of dy as earlier steps left them (struct device_weigh_scores); NULL: none are
+ * known. */
 void sampling_keep(const struct operation_run *r, const struct sampling_shape *of, const void *x, const uint16_t *norms,
                    int value, int tensor, void *kept, void *scratch);
 
@@ -108,15 +109,15 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
 struct sampling_operands sampling_recall(const struct operation_run *r, const struct sampling_shape *of,
                                          const void *kept, int value, const void *dy, void *scratch);
 
-/* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run, or the
- * step, samples none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
+/* The chosen tokens of both operands, in scratch, aligned to 64 bytes, those of dy weighted; or `all` where the run, or
+ * the step, samples none. tensor: of the run's program, the first that the gradient is of, which tells draws apart. */
 struct sampling_operands sampling_choose(const struct operation_run *r, const struct sampling_shape *of,
                                          const struct sampling_operands *all, int tensor, void *scratch);
 
 struct device_attention;
 
-/* Bytes at the front of the scratch of attention's backward, for n_chosen queries of each row and head, and the scores of
- * all n_tokens; 0 for none. */
+/* Bytes at the front of the scratch of attention's backward, for n_chosen queries of each row and head, and the scores
+ * of all n_tokens; 0 for none. */
 uint64_t sampling_queries_bytes(size_t n_rows, size_t n_heads, size_t n_tokens, size_t n_chosen);
 
 /* Chooses op->n_chosen queries of each row and head, if that is not 0, and moves op->scratch behind them. value: the

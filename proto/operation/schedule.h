@@ -29,7 +29,8 @@ enum schedule_action {
     SCHEDULE_FORWARD,    /* outputs from inputs */
     SCHEDULE_CONTRIBUTE, /* the gradients of a linear map's weight and bias */
     SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
-    /* What stands for a map's input: rows of a linear map's, means of a convolution's, output 0, from the input, input 0 */
+    /* What stands for a map's input: rows of a linear map's, means of a convolution's, output 0, from the input, input
+     * 0 */
     SCHEDULE_SAMPLE,
     /* These act on a value in few bits (program_compress). No operation runs them: `operation` writes the value. */
     SCHEDULE_COMPRESS, /* what is kept, output 0, from the value, input 0 */
@@ -62,8 +63,9 @@ struct schedule_step {
     int operation;
     int value; /* of those of few bits */
     /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and
-     * the step writes its outputs (`after`). Backward, it is the one before. Of a linear map: the step reads the activation's
-     * input and writes the gradient of that. Of a norm: it writes the gradient of the sum, and other_gradient. */
+     * the step writes its outputs (`after`). Backward, it is the one before. Of a linear map: the step reads the
+     * activation's input and writes the gradient of that. Of a norm: it writes the gradient of the sum, and
+     * other_gradient. */
     int absorbed;
     int after[PROGRAM_OUTPUTS];                           /* buffers */
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */

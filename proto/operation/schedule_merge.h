@@ -1,4 +1,5 @@
-/* proto/operation/schedule_merge.h - which buffers of a finished schedule share a place (proto/operation/schedule.h). */
+/* proto/operation/schedule_merge.h - which buffers of a finished schedule share a place
+ * (proto/operation/schedule.h). */
 #ifndef PROTO_OPERATION_SCHEDULE_MERGE_H
 #define PROTO_OPERATION_SCHEDULE_MERGE_H
 

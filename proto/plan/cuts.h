@@ -1,13 +1,14 @@
 /* proto/plan/cuts.h - where to cut a model's layers into segments (proto/plan/memory/segments.h).
  *
- * Dynamic programming over the places where a segment may begin, by bytes, as layers' inputs may have several sizes: for each
- * place the least bytes that are stored of what is below, if no segment takes more than a limit at a time,
+ * Dynamic programming over the places where a segment may begin, by bytes, as layers' inputs may have several sizes:
+ * for each place the least bytes that are stored of what is below, if no segment takes more than a limit at a time,
  *
- *     least(j) = min over i < j of least(i) + crossing(i, j),   where least(i) + written(i, j) + gradients(i, j) <= limit
+ *     least(j) = min over i < j of least(i) + crossing(i, j),   where least(i) + written(i, j) + gradients(i, j) <=
+ *                                                               limit
  *
- * and of the places where the topmost segment, which is not computed again, may begin within the limit, the one with the
- * fewest operations that are. What is stored below leaves less for that segment, so the least serves both. Of more than
- * PLAN_MAX_CUTS places, as many are considered, evenly spaced. */
+ * and of the places where the topmost segment, which is not computed again, may begin within the limit, the one with
+ * the fewest operations that are. What is stored below leaves less for that segment, so the least serves both. Of more
+ * than PLAN_MAX_CUTS places, as many are considered, evenly spaced. */
 #ifndef PROTO_PLAN_CUTS_H
 #define PROTO_PLAN_CUTS_H
 

@@ -20,8 +20,8 @@ static const struct limit no_limit = {.budget = UINT64_MAX},
                           with_least = {.least_host_stash = true, .budget = UINT64_MAX},
                           without = {.no_host_stash = true, .budget = UINT64_MAX};
 
-/* One library for all workers, as another worker must redo work with the same bits; only nets of images in bf16 have any use
- * for it. */
+/* One library for all workers, as another worker must redo work with the same bits; only nets of images in bf16 have
+ * any use for it. */
 static uint32_t common_convolution(const struct plan_fit_asked *asked)
 {
     const bool has_use = asked->model->config.family->sees_images && asked->goal.precision == NUMBER_BF16;
@@ -179,8 +179,8 @@ static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct 
     plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
 }
 
-/* Plans without a stash on the host, except for devices that are too small for that: these within the limit. False: they do not
- * fit. */
+/* Plans without a stash on the host, except for devices that are too small for that: these within the limit. False:
+ * they do not fit. */
 static bool plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit)
 {
     for (uint32_t i = 0; i < asked->n_workers; i++) {

@@ -323,8 +323,8 @@ static void cut_to_fewest(struct plan *out, const struct search *s, struct plan_
     *choice = out->choice;
 }
 
-/* A stash on the host takes no memory of the device, whatever the depth. Segments only add copies there, so it has them where
- * the host has no room for more. */
+/* A stash on the host takes no memory of the device, whatever the depth. Segments only add copies there, so it has them
+ * where the host has no room for more. */
 static void cut_host_stash(struct search *s, struct plan_choice *choice)
 {
     struct plan plan;
@@ -409,8 +409,8 @@ static bool is_slow(const struct search *s, const struct plan_choice *choice)
     return s->found && time_of(s, &plan) > s->best_time;
 }
 
-/* Where not each layer's input finds room: the fewest operations computed again; and the fewest bytes of inputs, which leaves
- * the most for resident units. */
+/* Where not each layer's input finds room: the fewest operations computed again; and the fewest bytes of inputs, which
+ * leaves the most for resident units. */
 static void visit_segments(struct search *s, const struct plan_choice *choice)
 {
     struct plan_choice cut = *choice;

@@ -2,11 +2,12 @@
  *
  * Candidates: microbatches (a part in 1 to 16 pieces, then doubled, then single rows), the stash on device or host, one
  * or two passes over the head, and 1 to 3 weight buffers (from two on with two sums and two sets of tiles, where that
- * helps). Where the inputs of all layers do not fit, those of some: 32 steps from the fewest bytes on (proto/plan/cuts.h). Memory that the best plan leaves goes to more sums. For each of these, bytes grow and time falls along chains
- * (kept values, then resident units, or the reverse), so bisection finds the last plan that fits. Blocks keep more and
- * more values, the topmost of a class first: in the class and of the values that save most time per byte, then the next
- * ones, and so on; or each block keeps all or nothing, class after class. Candidates are independent of the budget, so
- * more of it never makes the best plan slower.
+ * helps). Where the inputs of all layers do not fit, those of some: 32 steps from the fewest bytes on
+ * (proto/plan/cuts.h). Memory that the best plan leaves goes to more sums. For each of these, bytes grow and time falls
+ * along chains (kept values, then resident units, or the reverse), so bisection finds the last plan that fits. Blocks
+ * keep more and more values, the topmost of a class first: in the class and of the values that save most time per byte,
+ * then the next ones, and so on; or each block keeps all or nothing, class after class. Candidates are independent of
+ * the budget, so more of it never makes the best plan slower.
  *
  * In generation the microbatch is what passes through the layers together: of so many texts as fit, unless fewer leave
  * room for more resident units and each text is then faster. */

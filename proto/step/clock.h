@@ -37,8 +37,8 @@ extern const struct device_ops device_clock;
 /* Gives the device one task of so many seconds. */
 void clock_compute(struct device *dev, double seconds);
 
-/* Advances time to the next end of a task, the alarm or `until` (INFINITY: never), while the host waits for this queue; not at
- * all if the alarm is due. If none ever comes, so would the worker's step wait forever: an assertion fails. */
+/* Advances time to the next end of a task, the alarm or `until` (INFINITY: never), while the host waits for this queue;
+ * not at all if the alarm is due. If none ever comes, so would the worker's step wait forever: an assertion fails. */
 void clock_pass(struct device *dev, enum plan_queue host_waits_for, double until);
 
 #endif

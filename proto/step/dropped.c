@@ -1,5 +1,5 @@
-/* A block that the step drops: what it would add to, and that gradient, pass unchanged. To the gradients of its other inputs
- * it adds nothing. */
+/* A block that the step drops: what it would add to, and that gradient, pass unchanged. To the gradients of its other
+ * inputs it adds nothing. */
 #include "proto/plan/memory/values.h"
 #include "proto/step/layers.h"
 
@@ -29,7 +29,8 @@ static void forward(const struct layer_pass *pass)
     copy(pass, pass->at[MODEL_OUTPUT][0], pass->at[MODEL_INPUT][0]);
 }
 
-/* Begins the gradient of an input with zeros, where the layer would be the first to add to it. Small ones are zero by now. */
+/* Begins the gradient of an input with zeros, where the layer would be the first to add to it. Small ones are zero by
+ * now. */
 static void clear_gradient(const struct layer_pass *pass, uint32_t input)
 {
     const struct model_shape *shape = shape_of(pass, pass->edges->reads[input]);

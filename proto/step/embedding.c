@@ -176,8 +176,8 @@ static void by_position(const struct layer_pass *pass, const struct table *table
         each_row(pass, table, is_backward);
 }
 
-/* Looks up tokens by their ids: all of them, or of each row those of the table's side, where source and target have tables
- * of their own. */
+/* Looks up tokens by their ids: all of them, or of each row those of the table's side, where source and target have
+ * tables of their own. */
 static void each_id(const struct layer_pass *pass, const struct table *table, bool is_backward)
 {
     const struct model *m = pass->model;

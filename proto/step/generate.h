@@ -10,8 +10,9 @@
  * runs again from the change on. A row may also go on after the tokens of another one, whose keys and values are copied
  * first: so a prompt runs once for all texts that begin with it.
  *
- * Of an encoder-decoder the rows are targets. A row's source runs before its first token, through the encoder and as far in
- * the decoder as targets read it, which stays with the row; the encoder's weights are not read again for targets.
+ * Of an encoder-decoder the rows are targets. A row's source runs before its first token, through the encoder and as
+ * far in the decoder as targets read it, which stays with the row; the encoder's weights are not read again for
+ * targets.
  *
  * The division of a text's tokens into runs changes their logits by rounding only. The other texts, the budget and the
  * number of threads do not change them at all. */

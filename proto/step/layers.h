@@ -34,12 +34,12 @@ struct layer_pass {
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
     bool skipped; /* the step drops its block: layer_dropped stands for it, with the operands of device_moves alone */
-    /* The unit's weights as it is relayed, on the device; the head's are padded by rows of zeros. The embedding's may be
-     * host memory, which embed and position can read; they are NULL in backward. */
+    /* The unit's weights as it is relayed, on the device; the head's are padded by rows of zeros. The embedding's may
+     * be host memory, which embed and position can read; they are NULL in backward. */
     const void *weights;
-    /* The unit's coded and sparse pieces (struct model_unit), decoded on the device, one behind the other; the head's are
-     * padded likewise. NULL: there are none, or they are decoded singly; and for the embedding, whose tables are decoded
-     * as they are looked up. */
+    /* The unit's coded and sparse pieces (struct model_unit), decoded on the device, one behind the other; the head's
+     * are padded likewise. NULL: there are none, or they are decoded singly; and for the embedding, whose tables are
+     * decoded as they are looked up. */
     const void *decoded;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     float *dense; /* one sparse piece in all its rows and columns: its gradient, while it is added to; or its weights,
@@ -55,20 +55,20 @@ struct layer_pass {
      * needed. Backward, the gradient of the first input may be in the place of the first output's (struct
      * model_operand), and the first output's own place is free. Small gradients (model_is_small) are added to. */
     void *at[MODEL_ROLES][PROGRAM_BOUNDARIES];
-    /* (predicted, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
-     * the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
+    /* (predicted, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit
+     * rounds the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids;       /* (tokens), on the device */
     const uint32_t *labels;    /* (predicted), on the device */
     const uint32_t *positions; /* (tokens), on the device: each one's index in its document; NULL: rows are whole */
-    /* On the device, else NULL: the length of each row, or of its source (model_has_lengths), (n_rows); in a classifier the
-     * segment of each token, (tokens). */
+    /* On the device, else NULL: the length of each row, or of its source (model_has_lengths), (n_rows); in a classifier
+     * the segment of each token, (tokens). */
     const uint32_t *lengths, *segments;
     float *running; /* (predicted, 3) */
     double *losses; /* (predicted) */
     /* NULL unless rows are pairs of texts. (n_rows): the reference model's log p. (n_rows): the model's, which the
-     * head's topmost visit writes in forward. (predicted): the factors of their gradients, likewise; those of tokens with
-     * weights are there before. */
+     * head's topmost visit writes in forward. (predicted): the factors of their gradients, likewise; those of tokens
+     * with weights are there before. */
     const float *references;
     double *log_p;
     float *scales;
@@ -104,8 +104,8 @@ struct layer_pass {
 
 struct device_worker; /* proto/step/step.h */
 
-/* Over a visit of the worker's model: ops, dev, model, layer, program, edges, unit, workspace, setting and plan; all else is
- * 0. */
+/* Over a visit of the worker's model: ops, dev, model, layer, program, edges, unit, workspace, setting and plan; all
+ * else is 0. */
 struct layer_pass layer_pass_of(const struct device_worker *worker, uint32_t visit);
 
 struct layer_ops {
@@ -113,16 +113,16 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* For device_ops.prepare_attention: adds the layer's calls of attention, if it trains those of its gradient, as a pass of these
- * rows makes them, behind the n calls in ops and ways, but not those that are alike one that is there. Returns their
- * number; at most LAYER_ATTENTIONS. Reads ops, dev, model, layer, unit, setting, plan, workspace, kept, keeping, n_rows,
- * n_tokens, lengths, positions and dropout of pass; the calls' arrays are in workspace and kept. */
+/* For device_ops.prepare_attention: adds the layer's calls of attention, if it trains those of its gradient, as a pass
+ * of these rows makes them, behind the n calls in ops and ways, but not those that are alike one that is there. Returns
+ * their number; at most LAYER_ATTENTIONS. Reads ops, dev, model, layer, unit, setting, plan, workspace, kept, keeping,
+ * n_rows, n_tokens, lengths, positions and dropout of pass; the calls' arrays are in workspace and kept. */
 enum { LAYER_ATTENTIONS = 16 };
 size_t layer_attentions(struct device_attention *ops, enum plan_attention *ways, size_t n,
                         const struct layer_pass *pass, bool trains);
 
-/* The model's convolutions as a pass of these rows calls the device for them, for device_ops.prepare_conv2d: each has the
- * arrays that it will have, but all are at `at`. Returns their number; out: NULL, or room for as many. */
+/* The model's convolutions as a pass of these rows calls the device for them, for device_ops.prepare_conv2d: each has
+ * the arrays that it will have, but all are at `at`. Returns their number; out: NULL, or room for as many. */
 size_t layer_convolutions(struct device_conv2d *out, const struct model *model, struct plan_shape rows, bool trains,
                           void *at);
 

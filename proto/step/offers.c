@@ -91,8 +91,9 @@ static bool checks_memory(const struct device_pass *pass)
     return pass->worker->plan.setting.goal.checks_memory;
 }
 
-/* True if the device's memory is the host's, and its transfers are over when they are queued. Then a slice is summed where it
- * was computed, so that a change of its copy is found, too. Any other device's is summed once it has arrived. */
+/* True if the device's memory is the host's, and its transfers are over when they are queued. Then a slice is summed
+ * where it was computed, so that a change of its copy is found, too. Any other device's is summed once it has
+ * arrived. */
 static bool is_host_memory(const struct device_pass *pass)
 {
     return pass->worker->plan.setting.backend->takes_turns;

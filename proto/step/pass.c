@@ -34,8 +34,8 @@ static int download(const struct device_pass *pass, void *to, const void *from, 
     return device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
 }
 
-/* Rows of a run that are some row's, not the padding behind an epoch's last pairs. Padding without labels adds no loss to a
- * sum over tokens; a pair of it would add log 2, as neither text is the likelier one. */
+/* Rows of a run that are some row's, not the padding behind an epoch's last pairs. Padding without labels adds no loss
+ * to a sum over tokens; a pair of it would add log 2, as neither text is the likelier one. */
 static size_t real_rows(const struct device_pass *pass, uint32_t run)
 {
     const uint64_t first = device_pass_first_row(pass, run), end = 2 * pass->n_pairs;

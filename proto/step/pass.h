@@ -97,8 +97,8 @@ static inline uint64_t device_pass_first_row(const struct device_pass *pass, uin
     return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
 }
 
-/* Token of the pass, as packed on the device: the first of the microbatch that begins at this row. Its rows then follow each
- * other without gaps. */
+/* Token of the pass, as packed on the device: the first of the microbatch that begins at this row. Its rows then follow
+ * each other without gaps. */
 static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
     return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
@@ -121,17 +121,17 @@ void device_norms_leave(struct device_pass *pass, uint32_t place);
 void device_norms_set(struct layer_pass *visit, const struct device_pass *pass, uint32_t run, float *contribution);
 
 /* Loads ids and labels of all runs, of a packed job positions, of a classifier lengths and segments, of pairs the
- * reference model's log p, of a weighted step the factors of the tokens' gradients. Each microbatch has as few tokens of each
- * row as hold what any of its rows trains on or reads: padding behind that changes no result. 0; -EINVAL with a sentence for
- * a number that is out of range; -EIO. */
+ * reference model's log p, of a weighted step the factors of the tokens' gradients. Each microbatch has as few tokens
+ * of each row as hold what any of its rows trains on or reads: padding behind that changes no result. 0; -EINVAL with a
+ * sentence for a number that is out of range; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
 
-/* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, each times its weight if it has
- * one; or pair by pair, of which the rewards are added, too. 0 or -EIO. */
+/* Adds the losses of one run, computed by forward, to *sum: row by row and token by token, each times its weight if it
+ * has one; or pair by pair, of which the rewards are added, too. 0 or -EIO. */
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum, struct preference_rewards *rewards);
 
-/* Copies log p of the pass's rows, in one run, to `out`: of each pair's texts, or of each token's label, rows a goal's seq
- * apart. 0 or -EIO. */
+/* Copies log p of the pass's rows, in one run, to `out`: of each pair's texts, or of each token's label, rows a goal's
+ * seq apart. 0 or -EIO. */
 int device_pass_take_log_p(struct device_pass *pass, float *out);
 int device_pass_take_token_log_p(struct device_pass *pass, float *out);
 

@@ -1,5 +1,5 @@
-/* A share's rows on their way to the device: the client can write this memory at any time, so each number is read once, and
- * what was read is checked and used. */
+/* A share's rows on their way to the device: the client can write this memory at any time, so each number is read once,
+ * and what was read is checked and used. */
 #include "proto/step/pass.h"
 
 #include "proto/plan/memory/data.h"
@@ -12,7 +12,8 @@ enum { CHUNK_BYTES = 16 << 10 }; /* numbers that are uploaded at a time */
 
 /* ---- how long a microbatch's rows are ---- */
 
-/* Rows of the minibatch that pass the model together, of which the first n tokens of source and of target are loaded. */
+/* Rows of the minibatch that pass the model together, of which the first n tokens of source and of target are
+ * loaded. */
 struct block {
     size_t first;        /* in the minibatch */
     size_t at;           /* in the pass */

@@ -133,8 +133,8 @@ static bool contributes(const struct device_pass *pass, uint32_t visit)
     return model_drop_trains(pass->drop, pass->frozen, &pass->worker->model, device_pass_home(pass, visit));
 }
 
-/* Sets the order of a step's blocks; how far backward goes: to the lowest layer that is trained in any step; and the visits
- * that contribute to this one, in the order of backward. */
+/* Sets the order of a step's blocks; how far backward goes: to the lowest layer that is trained in any step; and the
+ * visits that contribute to this one, in the order of backward. */
 static void arrange_visits(struct device_pass *pass, const struct model_order *order)
 {
     struct device_worker *w = pass->worker;
@@ -354,8 +354,8 @@ static int compute_again(struct device_pass *pass, uint32_t visit, enum device_d
     return rc;
 }
 
-/* Before the backward of the topmost layer that reads values of a chain: all of these, upwards, as each is derived of the one
- * before. */
+/* Before the backward of the topmost layer that reads values of a chain: all of these, upwards, as each is derived of
+ * the one before. */
 static int derive_chain(struct device_pass *pass, uint32_t visit)
 {
     const struct device_worker *w = pass->worker;

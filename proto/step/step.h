@@ -5,10 +5,10 @@
  * If the plan has room for the whole head, the same pass also runs the head's backward, so its logits are not computed
  * again. Backward: for each visit from the top: pull its unit; for each part: recompute activations or read kept ones,
  * sum the contribution over the part's microbatches, offer it in slices. A frozen unit contributes nothing; backward
- * ends at the lowest layer that is trained. If the plan divides layers into segments (proto/plan/memory/segments.h), forward
- * runs once more over the lower layers of each before the backward of its topmost. Of a block that the step drops (proto/model/drop.h) nothing is pulled or
- * contributed: its visits copy. If row groups are chosen (struct plan_choice), all of this happens for each group of the
- * share's parts, one after another.
+ * ends at the lowest layer that is trained. If the plan divides layers into segments (proto/plan/memory/segments.h),
+ * forward runs once more over the lower layers of each before the backward of its topmost. Of a block that the step
+ * drops (proto/model/drop.h) nothing is pulled or contributed: its visits copy. If row groups are chosen (struct
+ * plan_choice), all of this happens for each group of the share's parts, one after another.
  *
  * A device that works in parallel with the host always has work queued: one contribution is offered while the next is
  * made, and a unit is uploaded during the visit before it; the same holds for tiles of a stash on the host, if the plan
@@ -66,8 +66,8 @@ struct device_evaluation {
         *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
 };
 
-/* Where a unit is in host memory, as it is relayed: its first byte. Trained weights are read from one place, those behind
- * them from another, or mostly from the same. */
+/* Where a unit is in host memory, as it is relayed: its first byte. Trained weights are read from one place, those
+ * behind them from another, or mostly from the same. */
 struct device_link_weights {
     const void *trained, *frozen;
     bool lent; /* until the next wait; an embedding's table never is */
@@ -85,8 +85,8 @@ struct device_link {
     /* Requests a unit and returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, when forward turns into backward) is not requested again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
-    /* Waits for the oldest pull. *weights stays readable until the step's end, for generation until the job's, unless it
-     * is lent. */
+    /* Waits for the oldest pull. *weights stays readable until the step's end, for generation until the job's, unless
+     * it is lent. */
     int (*wait_weights)(void *context, struct device_link_weights *weights);
     /* sum: the sum of -log p over the part's labels, in nats, or of the losses of its pairs; not divided by T. rewards:
      * those of the pairs, else zeros. Called once for each part, ascending. */

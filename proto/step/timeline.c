@@ -234,8 +234,8 @@ static uint64_t slices_of(const struct timeline *t, uint32_t unit)
     return (uint64_t)u->n_slices * u->n_visits * t->n_runs;
 }
 
-/* A unit is updated when all its slices are folded; unless the commit is eager, when all of the step's are. The next step
- * contributes nothing before that. */
+/* A unit is updated when all its slices are folded; unless the commit is eager, when all of the step's are. The next
+ * step contributes nothing before that. */
 static void on_optimized(void *context, const struct plan_task *task)
 {
     struct timeline *t = context;

@@ -6,10 +6,10 @@
  * computation, and the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is
  * reported, from the end of the first on: a step in a long run.
  *
- * Messages take message_s each: a pull and its answer, a contribution, a slot that is free. The worker's own thread takes no
- * time here. Of several workers one is simulated. The others do the same at the same time: each has a device and a link of
- * its own, and all share host memory, which moves the copies of all of them, and the optimizer, which handles their
- * contributions together. */
+ * Messages take message_s each: a pull and its answer, a contribution, a slot that is free. The worker's own thread
+ * takes no time here. Of several workers one is simulated. The others do the same at the same time: each has a device
+ * and a link of its own, and all share host memory, which moves the copies of all of them, and the optimizer, which
+ * handles their contributions together. */
 #ifndef PROTO_STEP_TIMELINE_H
 #define PROTO_STEP_TIMELINE_H
 

@@ -4,11 +4,11 @@
  * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
  * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
  *
- * If the plan has segments (proto/plan/memory/segments.h), those of a step go down segment by segment: first upwards over
- * the layers that are computed again, then downwards.
+ * If the plan has segments (proto/plan/memory/segments.h), those of a step go down segment by segment: first upwards
+ * over the layers that are computed again, then downwards.
  *
- * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. Nor
- * do those of a block that the step drops. */
+ * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights.
+ * Nor do those of a block that the step drops. */
 #ifndef PROTO_STEP_WEIGHTS_H
 #define PROTO_STEP_WEIGHTS_H
 
@@ -16,7 +16,8 @@
 #include "proto/plan/memory/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
- * as backward goes, with those that come again in between. A visit needs the unit of the layer that it runs (proto/model/order.h). */
+ * as backward goes, with those that come again in between. A visit needs the unit of the layer that it runs
+ * (proto/model/order.h). */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -74,7 +75,8 @@ void device_weights_end(struct device_weights *weights, uint32_t lowest);
 uint32_t device_weights_home(const struct device_weights *weights, uint32_t place);
 
 /* Where a visit finds its unit: as it is relayed, and its coded and sparse pieces decoded, in the device's type
- * (plan_decoded), if layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked up. */
+ * (plan_decoded), if layers read those. Of the embedding's units, in host memory, rows are decoded as they are looked
+ * up. */
 struct device_weights_at {
     const void *relayed,
         *decoded; /* NULL: the visit needs none; the unit has no such pieces, or they are decoded singly */
@@ -90,7 +92,8 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
  * the host has it; errors of the link. */
 int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
 
-/* Of a sparse piece of a unit that is at `relayed`: its rows and places, for a call that moves x to y. Zeros of a dense one. */
+/* Of a sparse piece of a unit that is at `relayed`: its rows and places, for a call that moves x to y. Zeros of a dense
+ * one. */
 struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
                                            const void *relayed, enum number_type precision, const void *x, void *y);
 

@@ -1,7 +1,7 @@
 /* proto/wire/message.h - all messages between two processes.
  *
- * One codec for both links of a session (proto/wire/session.h). A message is at most MESSAGE_MAX_BYTES, fixed little-endian:
- *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
+ * One codec for both links of a session (proto/wire/session.h). A message is at most MESSAGE_MAX_BYTES, fixed
+ *   little-endian: magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
  * The sequence counts from 1 in each direction of each link; anything but the next number is refused by the session.
  * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
  * decodes encodes to the same bytes.
@@ -27,14 +27,15 @@
  *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
- *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS, or VOID if the
- *             pull is stale: nothing that the worker would make of them is taken. It gives that share up; W>D READ if
- *             they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT. A share may have a part to audit, before all
- *             others: W>D DIGEST for each of its slices, in place of LOSS and CONTRIBUTION;
+ *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS, or VOID if
+ *             the pull is stale: nothing that the worker would make of them is taken. It gives that share up; W>D READ
+ *             if they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT. A share may have a part to audit, before
+ *             all others: W>D DIGEST for each of its slices, in place of LOSS and CONTRIBUTION;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
- *   map       between steps: C>D MAP; D>C MAPPED [weights]: where a page of units is in the weights' segment; or REFUSED
+ *   map       between steps: C>D MAP; D>C MAPPED [weights]: where a page of units is in the weights' segment; or
+ *             REFUSED
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
@@ -206,8 +207,8 @@ enum message_end {
     END_DISMISSED,  /* this process has sent DISMISSED */
 };
 
-/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
- * cannot be saved without that step. In status: nothing saved yet. In PULL: of no step, but for an evaluation or a
+/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that
+ * it cannot be saved without that step. In status: nothing saved yet. In PULL: of no step, but for an evaluation or a
  * generation, while no weights change. */
 #define MESSAGE_NO_STEP UINT64_MAX
 
@@ -402,7 +403,8 @@ struct message {
             uint64_t weights_bytes; /* size of the weights' segment */
             uint32_t n_units;       /* of the model */
             uint32_t first, n;      /* units of the page: first .. first+n-1 */
-            /* Bit i % 8 of byte i / 8: the trained weights of unit first+i are in the second buffer (eps/store/store.h). */
+            /* Bit i % 8 of byte i / 8: the trained weights of unit first+i are in the second buffer
+             * (eps/store/store.h). */
             uint8_t second[MESSAGE_MAP_UNITS / 8];
         } mapped;
         struct {

@@ -21,10 +21,10 @@
  * descriptors with a message that takes none. DISMISSED also ends the session, and says why.
  *
  * Workers get a ping every second, by the daemon's own ticks: one that has not answered 15 of them is lost, and so is a
- * daemon that has sent none for 60 of the worker's ticks. Clients and viewers get none, as they are always on the daemon's
- * host. One that does not come back to its loop, because it computes, prints into a full pipe or is stopped, is slow; it
- * ends with its socket, or with its process, whose children may hold the socket. Likewise the daemon ends with its
- * socket. What others must not wait for has limits of its own (eps/README.md). */
+ * daemon that has sent none for 60 of the worker's ticks. Clients and viewers get none, as they are always on the
+ * daemon's host. One that does not come back to its loop, because it computes, prints into a full pipe or is stopped,
+ * is slow; it ends with its socket, or with its process, whose children may hold the socket. Likewise the daemon ends
+ * with its socket. What others must not wait for has limits of its own (eps/README.md). */
 #ifndef PROTO_WIRE_SESSION_H
 #define PROTO_WIRE_SESSION_H
 

@@ -1,8 +1,8 @@
 /* proto/wire/training_text.h - what a training job's checkpoints store for the client, beside weights and moments.
  *
- * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options (client/record/record.h) and the files of
- * its model, such as the tokenizer's (proto/model/model_files.h). The client encodes it and hands it to the daemon in
- * memory, the job's side file; the daemon decodes it, and hands it to the next client. */
+ * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options (client/record/record.h) and the
+ * files of its model, such as the tokenizer's (proto/model/model_files.h). The client encodes it and hands it to the
+ * daemon in memory, the job's side file; the daemon decodes it, and hands it to the next client. */
 #ifndef PROTO_WIRE_TRAINING_TEXT_H
 #define PROTO_WIRE_TRAINING_TEXT_H
 
@@ -13,12 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Creates the sealed file in memory, padded with blanks to `room` bytes. options and files may be NULL; both are borrowed.
- * *fd is owned. -ENOMEM; -EFBIG. */
+/* Creates the sealed file in memory, padded with blanks to `room` bytes. options and files may be NULL; both are
+ * borrowed. *fd is owned. -ENOMEM; -EFBIG. */
 int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, struct error *err);
 
-/* Room for the text: the model's files, options for some 400 data files, and a tokenizer that is written later, of bytes or
- * of n_learned tokens (0: none is learned). 0: no memory. */
+/* Room for the text: the model's files, options for some 400 data files, and a tokenizer that is written later, of
+ * bytes or of n_learned tokens (0: none is learned). 0: no memory. */
 uint64_t training_text_room(json_t *files, uint32_t n_learned);
 
 /* Bytes of the model's files and of that tokenizer in a checkpoint, at most. 0: no memory. */

@@ -1,9 +1,9 @@
 /* bench_moments [PARTS] - what folding each part by itself does to 16-bit moments, against fp32 ones.
  *
- * AdamA decays the moments once a step, and then adds each part's gradient to m and its square to v. 16-bit moments are rounded
- * at random at each fold: PARTS (50) times a step. An error of v stays for about 1 / (1 - beta2) steps, so as many are run.
- * Gradients are Gaussian, with a mean of a tenth of their deviation, which is drawn for each parameter over four decades; both
- * forms have the same. First one part a step, then PARTS. Over all parameters:
+ * AdamA decays the moments once a step, and then adds each part's gradient to m and its square to v. 16-bit moments are
+ * rounded at random at each fold: PARTS (50) times a step. An error of v stays for about 1 / (1 - beta2) steps, so as
+ * many are run. Gradients are Gaussian, with a mean of a tenth of their deviation, which is drawn for each parameter
+ * over four decades; both forms have the same. First one part a step, then PARTS. Over all parameters:
  *   v         bias: mean of its relative error, with two standard errors; deviation of that error
  *   m         the same, of the error relative to the root of v
  *   update    mean of 1 / sqrt(v) relative to fp32's: what v's error makes of a step's size */

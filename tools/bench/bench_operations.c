@@ -2,12 +2,12 @@
  *
  *     bench_operations [threads]
  *
- * Runs at the sizes of three models, and convolutions at those of three more (tools/bench/peer_conv2d.py has PyTorch's).
- * Products, attention and convolutions are in GFLOP/s, other operations in GB/s of the bytes that they must read and
- * write. The first lines measure the limits in the same run: multiplication without any stall, of which products and
- * attention give their share, and a copy. Each figure is the best of the repeats that fit into a fifth of a second, at
- * least five: other load only makes it slower. A single thread is timed by its own clock, so a busy machine can be
- * measured, too. */
+ * Runs at the sizes of three models, and convolutions at those of three more (tools/bench/peer_conv2d.py has
+ * PyTorch's). Products, attention and convolutions are in GFLOP/s, other operations in GB/s of the bytes that they must
+ * read and write. The first lines measure the limits in the same run: multiplication without any stall, of which
+ * products and attention give their share, and a copy. Each figure is the best of the repeats that fit into a fifth of
+ * a second, at least five: other load only makes it slower. A single thread is timed by its own clock, so a busy
+ * machine can be measured, too. */
 #include "device/cpu/cpu.h"
 #include "device/find.h"
 

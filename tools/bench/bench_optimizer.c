@@ -125,7 +125,8 @@ static void step_narrow(struct arrays *a)
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
 
-/* With sums of memory (--check-memory). Rows before this one have changed the arrays, so the first round finds them damaged. */
+/* With sums of memory (--check-memory). Rows before this one have changed the arrays, so the first round finds them
+ * damaged. */
 static void step_checked_as(struct arrays *a, bool split, bool narrow)
 {
     uint64_t damage = OPTIMIZER_WHOLE;

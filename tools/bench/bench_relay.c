@@ -1,7 +1,7 @@
 /* bench_relay: the cost of the relay. The same layers, store and optimizer run in two ways: in one process with
- * function calls for messages (tests/kit/inprocess/inprocess.h); and as epsd and eps-worker with sessions, shared memory and an
- * optimizer thread. Rounds alternate. The ratio is that of the medians over all steps, without the first two of each
- * round.
+ * function calls for messages (tests/kit/inprocess/inprocess.h); and as epsd and eps-worker with sessions, shared
+ * memory and an optimizer thread. Rounds alternate. The ratio is that of the medians over all steps, without the first
+ * two of each round.
  *
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
 #include "client/eps.h"

@@ -1,14 +1,14 @@
 /* bench_resident: a training step by the worker's own code whose weights and contributions stay on the device: the
- * baseline for the relay. The planner chooses for a machine on which neither host nor link binds, with layers' inputs on the
- * device, in what the budget leaves beside AdamW's 16 bytes a parameter: weights, master, moments and gradient, which stay
- * there in resident training. If they do not fit, it says so, and plans with the whole budget. After the first steps, which warm up, every copy of
- * more than 1 MiB is skipped; sizes, kernels and their order are those of a real step. Weights are random numbers, the
- * same for every unit.
+ * baseline for the relay. The planner chooses for a machine on which neither host nor link binds, with layers' inputs
+ * on the device, in what the budget leaves beside AdamW's 16 bytes a parameter: weights, master, moments and gradient,
+ * which stay there in resident training. If they do not fit, it says so, and plans with the whole budget. After the
+ * first steps, which warm up, every copy of more than 1 MiB is skipped; sizes, kernels and their order are those of a
+ * real step. Weights are random numbers, the same for every unit.
  *
  *   bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] [--seq N] [--device-mem MIB]
  *
- * Prints the choice, what such training takes in all, and "ms X": the median of the steps. The device is cuda; FILE is its backend, by default the one
- * beside this program; --device-mem is 31/32 of its free memory, as for a worker. */
+ * Prints the choice, what such training takes in all, and "ms X": the median of the steps. The device is cuda; FILE is
+ * its backend, by default the one beside this program; --device-mem is 31/32 of its free memory, as for a worker. */
 #include "device/find.h"
 #include "proto/step/step.h"
 #include "proto/plan/search.h"

@@ -12,9 +12,9 @@ struct filters_titled {
     const char *title; /* any characters */
 };
 
-/* Writes the script for a picture in this format, "svg" or "png", of n runs' filters, one run below the other, with the same
- * places for the same filters. A filter of three channels has their colours, another one the grey of its first; the least
- * number of a filter is dark, its largest one light. */
+/* Writes the script for a picture in this format, "svg" or "png", of n runs' filters, one run below the other, with the
+ * same places for the same filters. A filter of three channels has their colours, another one the grey of its first;
+ * the least number of a filter is dark, its largest one light. */
 void filters_write(FILE *script, const struct filters_titled *runs, size_t n, const char *format);
 
 #endif

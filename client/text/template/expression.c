@@ -1,5 +1,5 @@
-/* Expressions of a template, with Jinja's precedence: or, and, not, comparisons, sums, ~, products, powers and signs. Their
- * operands are in operand.c. */
+/* Expressions of a template, with Jinja's precedence: or, and, not, comparisons, sums, ~, products, powers and signs.
+ * Their operands are in operand.c. */
 #include "client/text/template/template_internal.h"
 
 #include <string.h>

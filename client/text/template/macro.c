@@ -1,7 +1,7 @@
 /* Macros, and statements that give a body to something: call, filter, with.
  *
- * A macro sees its own variables and the global ones. The body of a call statement is run by the macro that it calls, as
- * caller(), and sees what was seen where it is written: so the variables of the macro are hidden from it. */
+ * A macro sees its own variables and the global ones. The body of a call statement is run by the macro that it calls,
+ * as caller(), and sees what was seen where it is written: so the variables of the macro are hidden from it. */
 #include "client/text/template/template_internal.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 
 static const char *const macro_ends[] = {"endmacro", NULL};
 
-/* Reads the parameters in brackets and, if live, sets them to the arguments or to their defaults. A call statement may have
- * none. */
+/* Reads the parameters in brackets and, if live, sets them to the arguments or to their defaults. A call statement may
+ * have none. */
 static bool bind_parameters(struct template_run *r, const struct template_arguments *arguments, bool optional)
 {
     const bool none = optional && !template_is(r->at, TEMPLATE_OPERATOR, "(");

@@ -1,7 +1,8 @@
 /* Numbers of a template: Python's int, bool and float.
  *
  * Integers are json_int_t; one that came from JSON with more digits keeps them and is printed, compared and tested, but
- * not computed with: so no sum is silently another one. NaN and infinities are wide numbers too, as jansson has none. */
+ * not computed with: so no sum is silently another one. NaN and infinities are wide numbers too, as jansson has
+ * none. */
 #include "client/text/template/template_internal.h"
 
 #include "proto/base/wide.h"

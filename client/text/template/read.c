@@ -277,8 +277,8 @@ static int pass_comment(const struct client_template *t, const char **at, const 
     return 0;
 }
 
-/* Length of the text before a tag, by the tag's sign: '-' takes white space; without a sign, a statement or a comment takes
- * blanks that begin its line (lstrip_blocks). starts: a line starts at text. */
+/* Length of the text before a tag, by the tag's sign: '-' takes white space; without a sign, a statement or a comment
+ * takes blanks that begin its line (lstrip_blocks). starts: a line starts at text. */
 static size_t trim_before(const char *text, const char *tag, char sign, bool print, bool starts)
 {
     size_t n = (size_t)(tag - text);

@@ -187,8 +187,8 @@ bool template_run_call(struct template_run *r);
 bool template_run_filter(struct template_run *r);
 bool template_run_with(struct template_run *r);
 
-/* Reads filters, the first with or without its |, and the body after the tag; returns what the filters make of the body.
- * The end of the closing tag is next. */
+/* Reads filters, the first with or without its |, and the body after the tag; returns what the filters make of the
+ * body. The end of the closing tag is next. */
 json_t *template_filtered_body(struct template_run *r, const struct template_token *filters, const char *const *ends);
 
 /* Runs the body of the call statement that called this macro. */
@@ -252,7 +252,7 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
 /* value.key or value[key]; undefined if it has none. */
 json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key);
 
-/* ---- number.c: Python's numbers. Reals that jansson has not, and longer integers, are wide (proto/base/wide.h) ---- */
+/* ---- number.c: Python's numbers. Reals that jansson has not, and longer integers, are wide (proto/base/wide.h) --- */
 
 enum { TEMPLATE_UNORDERED = INT_MIN }; /* a comparison with NaN */
 
@@ -313,7 +313,8 @@ bool template_labels_any(const struct template_run *r, const json_t *value);
 void template_labels_add(struct template_run *r, size_t from, uint16_t label);
 /* Notes that a mark has nothing of the current message. */
 void template_labels_empty(struct template_run *r);
-/* Appends the messages of which a mark had nothing to the labels of the output, which is whole and ends with a zero byte. */
+/* Appends the messages of which a mark had nothing to the labels of the output, which is whole and ends with a zero
+ * byte. */
 bool template_labels_append_empty(struct template_run *r);
 /* Notes that the bytes of the output from `from` on are printed now. */
 void template_labels_printed(struct template_run *r, size_t from);

@@ -228,8 +228,8 @@ static json_t *read_width(struct template_run *r, const struct template_call *c)
     return template_string(r, blanks, n > 0 ? (size_t)n : 0);
 }
 
-/* The filter indent(width=4, first=false, blank=false). As Jinja's it makes each line end \n, and has an empty line behind a last
- * one, unless that is a lone \r. */
+/* The filter indent(width=4, first=false, blank=false). As Jinja's it makes each line end \n, and has an empty line
+ * behind a last one, unless that is a lone \r. */
 json_t *template_indent(struct template_run *r, const struct template_call *c)
 {
     const json_t *first = template_argument(c->arguments, 1, "first"),

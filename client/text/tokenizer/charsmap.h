@@ -1,7 +1,7 @@
 /* client/text/tokenizer/charsmap.h - SentencePiece's own normal form: a table of texts and what replaces them.
  *
- * The table is a trie in a double array (Aoe 1989; as darts-clone lays it out), and behind it the replacements. In a file
- * it is base64: the trie's bytes (u32, little endian), the trie, the replacements, each ended by a zero. */
+ * The table is a trie in a double array (Aoe 1989; as darts-clone lays it out), and behind it the replacements. In a
+ * file it is base64: the trie's bytes (u32, little endian), the trie, the replacements, each ended by a zero. */
 #ifndef CLIENT_TEXT_TOKENIZER_CHARSMAP_H
 #define CLIENT_TEXT_TOKENIZER_CHARSMAP_H
 

@@ -1,6 +1,6 @@
-/* transformers' classes of tokenizers: those that take the vocabulary of tokenizer.json and make everything else anew, by
- * their own names of tokens and by switches of tokenizer_config.json. eps takes tokenizer.json as it is, so what says
- * otherwise is refused here. */
+/* transformers' classes of tokenizers: those that take the vocabulary of tokenizer.json and make everything else anew,
+ * by their own names of tokens and by switches of tokenizer_config.json. eps takes tokenizer.json as it is, so what
+ * says otherwise is refused here. */
 #include "client/text/tokenizer/side.h"
 
 #include "proto/model/model_files.h"
@@ -42,8 +42,8 @@ static const struct tokenizer_class classes[] = {
     {.name = "MobileBertTokenizer", .named = BERT, .around = true, .unknown = true, .bert = true},
 };
 
-/* AutoTokenizer's classes of the families that are read here; llama's has none, and takes what tokenizer_config.json says.
- * only: whatever tokenizer_config.json says. A class of NULL takes tokenizer.json as it is. */
+/* AutoTokenizer's classes of the families that are read here; llama's has none, and takes what tokenizer_config.json
+ * says. only: whatever tokenizer_config.json says. A class of NULL takes tokenizer.json as it is. */
 static const struct {
     const char *model_type, *class;
     bool only;

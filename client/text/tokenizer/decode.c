@@ -1,4 +1,5 @@
-/* Tokens into text: tokenizer.json's decoder, one token at a time, and what tokenizer_config.json takes from the text. */
+/* Tokens into text: tokenizer.json's decoder, one token at a time, and what tokenizer_config.json takes from the
+ * text. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
 #include "client/text/utf8.h"

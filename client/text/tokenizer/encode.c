@@ -235,7 +235,8 @@ void tokenizer_forget(struct tokenizer_work *work)
     work->begun = work->led = false;
 }
 
-/* Bytes at the begin of a text that are those of the tokens already put before it; *waits: more text must come first. */
+/* Bytes at the begin of a text that are those of the tokens already put before it; *waits: more text must come
+ * first. */
 static size_t led_bytes(bool *waits, const struct client_tokenizer *t, const char *text, size_t n, bool last)
 {
     size_t at = 0;

@@ -196,7 +196,8 @@ static int check_added(const json_t *list, struct error *err)
     return rc;
 }
 
-/* What the files say of added tokens. A byte model has no token to spare for them, whatever transformers wrote there. */
+/* What the files say of added tokens. A byte model has no token to spare for them, whatever transformers wrote
+ * there. */
 static int read_side(struct tokenizer_side *out, const struct client_tokenizer *t, const json_t *root,
                      const json_t *vocab, const json_t *side, uint32_t vocabulary, struct error *err)
 {

@@ -92,9 +92,9 @@ void tokenizer_marks_pass_word(struct tokenizer_marks *marks, const struct clien
 
 /* ---- Changes ---- */
 
-/* The place in the changed text of a place in the text, between two characters: what the changes make of the text before
- * it. Where that is no beginning of the changed text, as they join the characters on both sides, a begin goes before these,
- * and an end behind them. */
+/* The place in the changed text of a place in the text, between two characters: what the changes make of the text
+ * before it. Where that is no beginning of the changed text, as they join the characters on both sides, a begin goes
+ * before these, and an end behind them. */
 static int translate(size_t *place, bool end, struct client_text *made, struct tokenizer_work *work,
                      const struct tokenizer_changed *c, struct error *err)
 {

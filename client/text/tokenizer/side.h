@@ -32,14 +32,14 @@ struct tokenizer_class {
     bool letters; /* it has ByteLevel, without add_prefix_space unless that is given */
 };
 
-/* The class that AutoTokenizer takes: by tokenizer_config.json (may be NULL), and by config.json's model_type (NULL: it is
- * not known). NULL: one that takes tokenizer.json as it is. byte_level: tokenizer.json's pre-tokenizer is. */
+/* The class that AutoTokenizer takes: by tokenizer_config.json (may be NULL), and by config.json's model_type (NULL: it
+ * is not known). NULL: one that takes tokenizer.json as it is. byte_level: tokenizer.json's pre-tokenizer is. */
 const struct tokenizer_class *tokenizer_class_of(const json_t *config, const char *model_type, bool byte_level);
 const struct tokenizer_class *tokenizer_class_gpt2(void);
 
 struct tokenizer_side {
-    /* Added tokens in tokenizer.json's form, with their ids: [{"content": "<pad>", "id": 32000, "special": true, ...}]. One
-     * with "refused" is in tokenizer.json alone, and unknown to transformers. Owned. */
+    /* Added tokens in tokenizer.json's form, with their ids: [{"content": "<pad>", "id": 32000, "special": true, ...}].
+     * One with "refused" is in tokenizer.json alone, and unknown to transformers. Owned. */
     json_t *tokens;
     json_t *ids;   /* {"<pad>": 32000, ...}; owned */
     json_t *named; /* {"eos_token": token or null, ...}: the seven names, also those that the class gives; owned */
@@ -58,16 +58,16 @@ int tokenizer_side_names(json_t *out, const json_t *side, const struct tokenizer
 
 void tokenizer_side_free(struct tokenizer_side *side);
 
-/* Refuses a switch of tokenizer_config.json (config; may be NULL) by which the class (may be NULL) builds another tokenizer
- * than root, tokenizer.json as JSON. -EINVAL. */
+/* Refuses a switch of tokenizer_config.json (config; may be NULL) by which the class (may be NULL) builds another
+ * tokenizer than root, tokenizer.json as JSON. -EINVAL. */
 int tokenizer_side_check(const struct tokenizer_class *class, const json_t *config, const json_t *root,
                          struct error *err);
 
 /* The id of the token with a name, such as eos_token; CLIENT_NO_TOKEN if there is none. */
 uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name);
 
-/* Refuses a name by which its class makes another tokenizer than root, which puts ends (n_ends) before and after a text.
- * -EINVAL. */
+/* Refuses a name by which its class makes another tokenizer than root, which puts ends (n_ends) before and after a
+ * text. -EINVAL. */
 int tokenizer_side_check_names(const struct tokenizer_side *side, const json_t *root, const uint32_t *const ends[2],
                                const size_t n_ends[2], struct error *err);
 

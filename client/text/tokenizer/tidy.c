@@ -1,7 +1,7 @@
-/* clean_up_tokenization_spaces of tokenizer_config.json: the last step of a text's way out, as in transformers 5, which leaves BPE
- * out. There it is a chain of replacements, each over the whole text. Here each is a stage that holds what may be the beginning of
- * what it looks for, and passes everything else on, so that a text may come in pieces. As a blank is where all of these
- * begin and nowhere in their middle, what turns out not to be it is passed on whole. */
+/* clean_up_tokenization_spaces of tokenizer_config.json: the last step of a text's way out, as in transformers 5, which
+ * leaves BPE out. There it is a chain of replacements, each over the whole text. Here each is a stage that holds what
+ * may be the beginning of what it looks for, and passes everything else on, so that a text may come in pieces. As a
+ * blank is where all of these begin and nowhere in their middle, what turns out not to be it is passed on whole. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
 #include <string.h>

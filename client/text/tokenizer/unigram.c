@@ -1,6 +1,6 @@
-/* Unigram: of all ways to cut a word into tokens the one whose scores, their log-likelihoods, have the largest sum, found by
- * Viterbi's algorithm. A character that no token begins with is unknown, at ten below the least score; of two ways with the
- * same sum the one counts whose last token is longer, as in Hugging Face's tokenizers.
+/* Unigram: of all ways to cut a word into tokens the one whose scores, their log-likelihoods, have the largest sum,
+ * found by Viterbi's algorithm. A character that no token begins with is unknown, at ten below the least score; of two
+ * ways with the same sum the one counts whose last token is longer, as in Hugging Face's tokenizers.
  *
  * Source: Kudo, "Subword Regularization", arXiv:1804.10959, section 3.2. */
 #include "client/text/tokenizer/tokenizer_internal.h"

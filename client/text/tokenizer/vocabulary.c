@@ -51,8 +51,8 @@ static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t 
     return 0;
 }
 
-/* Checks all ids and allocates the tokens. Added tokens may lie outside the model's table: their ids follow one another,
- * so there are no more of them than the file has. */
+/* Checks all ids and allocates the tokens. Added tokens may lie outside the model's table: their ids follow one
+ * another, so there are no more of them than the file has. */
 static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;

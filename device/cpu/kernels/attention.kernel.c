@@ -8,8 +8,8 @@
  * Documents of one row: a tile of queries runs over the tiles from the first that any of its queries sees to the last.
  * In tiles before or after a query's document its probabilities are 0, and sums stay as they are.
  *
- * A bias is looked up once per head for all distances. Its gradient is summed by distance, then by bucket, for each head
- * of each row; and those over the rows, in their order. */
+ * A bias is looked up once per head for all distances. Its gradient is summed by distance, then by bucket, for each
+ * head of each row; and those over the rows, in their order. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/attention_chosen.h"
 #include "device/cpu/kernels/attention_head.h"

@@ -1,4 +1,5 @@
-/* device/cpu/kernels/attention_head.h - one head of one row: where its values lie, and its scratch; rows packed for products. */
+/* device/cpu/kernels/attention_head.h - one head of one row: where its values lie, and its scratch; rows packed for
+ * products. */
 #ifndef DEVICE_CPU_KERNELS_ATTENTION_HEAD_H
 #define DEVICE_CPU_KERNELS_ATTENTION_HEAD_H
 

@@ -186,8 +186,8 @@ struct sums {
     double g[COLUMNS], product[COLUMNS];
 };
 
-/* The elements of a row are summed in at most RUNS equal runs, so that threads share them where there are few columns; the
- * runs' sums, in the products' scratch, are then added in order. LINES of them fit there. */
+/* The elements of a row are summed in at most RUNS equal runs, so that threads share them where there are few columns;
+ * the runs' sums, in the products' scratch, are then added in order. LINES of them fit there. */
 enum { RUNS = 16, LINES = 1024 };
 _Static_assert(LINES * sizeof(struct sums) <= PLAN_CPU_PRODUCT_SCRATCH, "the sums fit one thread's scratch");
 

@@ -1,7 +1,7 @@
 /* device/cpu/kernels/block.h - the innermost block of a product, of panels that are packed (panel.h).
  *
- * A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each independent of the
- * next, so that the multipliers never wait. */
+ * A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each independent of
+ * the next, so that the multipliers never wait. */
 #ifndef DEVICE_CPU_KERNELS_BLOCK_H
 #define DEVICE_CPU_KERNELS_BLOCK_H
 
@@ -36,8 +36,8 @@ VECTOR_INLINE void block_add(const size_t rows, vec sum[ROWS][COLUMN_VECTORS], c
     }
 }
 
-/* sums (rows, COLUMNS) = or += (add) left right. stride: floats of left from term to term. rows is a constant wherever this is
- * inlined. */
+/* sums (rows, COLUMNS) = or += (add) left right. stride: floats of left from term to term. rows is a constant wherever
+ * this is inlined. */
 VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, size_t stride,
                             const float *right, size_t depth)
 {

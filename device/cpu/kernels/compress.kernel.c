@@ -1,8 +1,8 @@
 /* device/cpu/kernels/compress.kernel.c - values in 8 or 4 bits, stochastically rounded; or in one, their signs.
  *
- * Two blocks at a time are as many as the widest vectors draw words for at once. A number is x / s * L * 2^16, rounded to a
- * whole one; then random bits below 2^16 are added, and those below 2^16 are dropped. Nothing here depends on the width
- * of vectors, so neither do results. */
+ * Two blocks at a time are as many as the widest vectors draw words for at once. A number is x / s * L * 2^16, rounded
+ * to a whole one; then random bits below 2^16 are added, and those below 2^16 are dropped. Nothing here depends on the
+ * width of vectors, so neither do results. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/value.h"

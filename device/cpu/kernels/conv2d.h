@@ -18,13 +18,13 @@ struct cpu_conv_results {
     bool accumulate;
 };
 
-/* Results are a grid of pixels of each image. A pixel's result is the sum over taps of a pixel of the source, or of 0 beyond
- * its edges, times the tap's matrix (depth, columns):
+/* Results are a grid of pixels of each image. A pixel's result is the sum over taps of a pixel of the source, or of 0
+ * beyond its edges, times the tap's matrix (depth, columns):
  *
  *     result[i][j] = sum over taps of source[i*step + tap.y][j*step + tap.x] * matrix[tap]
  *
- * Forward, that is y of x. The gradient of x is stride^2 such grids of y's gradient: pixels of x that are `stride` apart are
- * met by the same taps. */
+ * Forward, that is y of x. The gradient of x is stride^2 such grids of y's gradient: pixels of x that are `stride`
+ * apart are met by the same taps. */
 struct cpu_conv {
     size_t n_groups, depth, columns; /* of a group */
     const void *source;              /* (n_rows, height, width, n_groups*depth) */

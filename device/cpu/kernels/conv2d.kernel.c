@@ -1,5 +1,5 @@
-/* device/cpu/kernels/conv2d.kernel.c - convolution of images: its tiles (conv2d_tile.kernel.c, conv2d_weights.kernel.c),
- * each computed by one thread. */
+/* device/cpu/kernels/conv2d.kernel.c - convolution of images: its tiles (conv2d_tile.kernel.c,
+ * conv2d_weights.kernel.c), each computed by one thread. */
 #include "device/cpu/kernels/conv2d.h"
 
 #include "device/cpu/kernels/cut.h"
@@ -85,7 +85,8 @@ void KERNEL_NAME(cpu_conv2d)(struct device *dev, const struct device_conv2d *op)
 
 /* ---- the gradient of the input ---- */
 
-/* Taps ky with y + padding - ky a multiple of the stride meet pixel y of x, from y's pixel (y + padding - ky) / stride. */
+/* Taps ky with y + padding - ky a multiple of the stride meet pixel y of x, from y's pixel (y + padding - ky) /
+ * stride. */
 static bool meets(ptrdiff_t *from, size_t first, size_t tap, const struct image_window *w)
 {
     const ptrdiff_t stride = w->stride, off = (ptrdiff_t)first + w->padding - (ptrdiff_t)tap;

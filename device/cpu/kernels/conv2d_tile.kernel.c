@@ -1,13 +1,13 @@
 /* device/cpu/kernels/conv2d_tile.kernel.c - one tile of a convolution's results, on one thread.
  *
- * After Dukhan, "The Indirect Convolution Algorithm", arXiv:1907.02129: a product like any other (tile.kernel.c), but its
- * rows are not packed. The block finds each row's terms by a pointer for each tap, to a pixel of the source or, beyond its
- * edges, to zeros. So nothing is copied kernel-height times kernel-width times, and blocks are full wherever an image's
- * lines end. A block is 12 x 2 vectors with AVX-512: two terms at a time, as each row's pointer is then loaded for four
- * multiplications.
+ * After Dukhan, "The Indirect Convolution Algorithm", arXiv:1907.02129: a product like any other (tile.kernel.c), but
+ * its rows are not packed. The block finds each row's terms by a pointer for each tap, to a pixel of the source or,
+ * beyond its edges, to zeros. So nothing is copied kernel-height times kernel-width times, and blocks are full wherever
+ * an image's lines end. A block is 12 x 2 vectors with AVX-512: two terms at a time, as each row's pointer is then
+ * loaded for four multiplications.
  *
- * A sum is one chain per step, from 0; a step is some taps with all their terms, or some terms of one tap. Steps depend on
- * the taps and the depth alone. */
+ * A sum is one chain per step, from 0; a step is some taps with all their terms, or some terms of one tap. Steps depend
+ * on the taps and the depth alone. */
 #include "device/cpu/kernels/conv2d.h"
 #include "device/cpu/kernels/panel.h"
 
@@ -147,8 +147,8 @@ VECTOR_INLINE const float *multiply_values(vec sum[ROWS][COLUMN_VECTORS], const 
 #endif
 }
 
-/* sums (rows, columns), rows `stride` apart, = or += (add) the step's; x: (taps, ALL_ROWS) pointers; n: elements of each
- * tap. */
+/* sums (rows, columns), rows `stride` apart, = or += (add) the step's; x: (taps, ALL_ROWS) pointers; n: elements of
+ * each tap. */
 VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums, size_t stride, bool add,
                             const value *const *x, size_t n_taps, size_t n, const float *right)
 {
@@ -273,8 +273,8 @@ static void put_row(const struct cpu_conv_results *out, size_t at, size_t channe
     }
 }
 
-/* The last step's blocks are put where they belong at once, while they are near: so writing results and multiplying go on
- * side by side. */
+/* The last step's blocks are put where they belong at once, while they are near: so writing results and multiplying go
+ * on side by side. */
 void KERNEL_NAME(cpu_conv_tile)(const struct cpu_conv *conv, size_t group, const struct cpu_tile *tile, float *scratch)
 {
     float *const sums = scratch + SUMS, *const right = scratch + RIGHT;

@@ -1,8 +1,8 @@
 /* device/cpu/kernels/conv2d_weights.kernel.c - one tile of the gradient of a convolution's weights, on one thread.
  *
- * A product over pixels (tile.kernel.c): of y's gradient, transposed, and of the pixels of x that each tap meets, which are
- * packed as they lie. Every image is summed by itself, in steps that depend on its size alone, and then added; so images
- * may be divided among calls. */
+ * A product over pixels (tile.kernel.c): of y's gradient, transposed, and of the pixels of x that each tap meets, which
+ * are packed as they lie. Every image is summed by itself, in steps that depend on its size alone, and then added; so
+ * images may be divided among calls. */
 #include "device/cpu/kernels/block.h"
 #include "device/cpu/kernels/conv2d.h"
 
@@ -70,8 +70,8 @@ static void pack_right(float *right, const struct cpu_conv *conv, const struct c
 
 /* ---- pixels as they lie ---- */
 
-/* What lies as it is multiplied need not be packed: that took a sixth of the time of 32 channels, and a quarter of 3. Of more
- * channels than these, pixels would crowd a part of the cache. */
+/* What lies as it is multiplied need not be packed: that took a sixth of the time of 32 channels, and a quarter of 3.
+ * Of more channels than these, pixels would crowd a part of the cache. */
 enum { LIES = PANEL_TERMS == 1 && sizeof(value) == sizeof(float), MOST_CHANNELS = 256 };
 
 /* True if each vector of a panel is a part of one pixel of x. */

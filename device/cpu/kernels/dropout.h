@@ -1,5 +1,5 @@
-/* device/cpu/kernels/dropout.h - the factors of dropout: 0, or device_dropout_factor where the element's Philox word says
- * keep; and a row that is dropped, with the residual addition.
+/* device/cpu/kernels/dropout.h - the factors of dropout: 0, or device_dropout_factor where the element's Philox word
+ * says keep; and a row that is dropped, with the residual addition.
  *
  * VECTOR counters run side by side, each for four elements. */
 #ifndef DEVICE_CPU_KERNELS_DROPOUT_H

@@ -114,8 +114,8 @@ void KERNEL_NAME(cpu_dynamic_conv)(struct device *dev, const struct device_dynam
         convolve(op, i);
 }
 
-/* Element t of x is met by tap k of element t + n_before - k. With j = n_taps-1 - k that is t - before + j, where before
- * is n_taps-1 - n_before: a filter of taps from the last to the first, each one of another element. */
+/* Element t of x is met by tap k of element t + n_before - k. With j = n_taps-1 - k that is t - before + j, where
+ * before is n_taps-1 - n_before: a filter of taps from the last to the first, each one of another element. */
 static void convolve_backward(const struct device_dynamic_conv *op, size_t i)
 {
     const size_t row = i / op->n_tokens, t = i % op->n_tokens, length = length_of(op, row);

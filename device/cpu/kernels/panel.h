@@ -198,8 +198,8 @@ VECTOR_INLINE void panel_fill(float *panel, const size_t n_vectors, const struct
             panel_vector_across(panel + v * VECTOR, n_vectors * VECTOR, from, v * VECTOR);
 }
 
-/* sums (rows, columns in vectors), rows `stride` apart, = or += (add) a block's; rows and columns are constants wherever this is
- * inlined. */
+/* sums (rows, columns in vectors), rows `stride` apart, = or += (add) a block's; rows and columns are constants
+ * wherever this is inlined. */
 VECTOR_INLINE void panel_put(const size_t rows, const size_t columns, float *sums, size_t stride, bool add,
                              vec (*sum)[2])
 {

@@ -1,4 +1,5 @@
-/* device/cpu/kernels/sample.kernel.c - rows that stand for all in a sum over rows: their scores, the choice, the copies. */
+/* device/cpu/kernels/sample.kernel.c - rows that stand for all in a sum over rows: their scores, the choice, the
+ * copies. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/value.h"
 

@@ -1,4 +1,5 @@
-/* device/cpu/kernels/sparse.kernel.c - sparse weights into their places, and gradients from there. Threads share rows. */
+/* device/cpu/kernels/sparse.kernel.c - sparse weights into their places, and gradients from there. Threads share
+ * rows. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/value.h"
 

@@ -264,7 +264,8 @@ static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, e
     dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_IDENTITY, .x = sum, .y = gradient});
 }
 
-/* Keys' or values' gradient, a b: of those that heads share the sum of each head's, which the library keeps by itself. */
+/* Keys' or values' gradient, a b: of those that heads share the sum of each head's, which the library keeps by
+ * itself. */
 static void add_key_gradient(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of, const void *a,
                              const void *b, enum dnn_tensor id)
 {

@@ -188,8 +188,8 @@ static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *
     return c;
 }
 
-/* Plans of the weights' gradient for this number of images; of all else for a block and for a single image, as either is used
- * only beside the other. Without memory there are none. */
+/* Plans of the weights' gradient for this number of images; of all else for a block and for a single image, as either
+ * is used only beside the other. Without memory there are none. */
 static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
 {
     struct dnn_conv *c = enter(dnn, op, kind, n_rows);
@@ -275,8 +275,8 @@ static bool is_aligned(const struct device_conv2d *op, enum conv2d_kind kind)
     return addresses % 16 == 0;
 }
 
-/* The plans that a call needs. False if it is not prepared, or if the library has not all of them. A number of images that
- * was not foreseen gets its plan of the weights' gradient now. */
+/* The plans that a call needs. False if it is not prepared, or if the library has not all of them. A number of images
+ * that was not foreseen gets its plan of the weights' gradient now. */
 static bool get_plans(struct cuda_dnn *dnn, enum number_type type, const struct device_conv2d *op,
                       enum conv2d_kind kind, struct dnn_conv *plans[2])
 {

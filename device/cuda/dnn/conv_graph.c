@@ -1,5 +1,5 @@
-/* A convolution of images and its gradients, as graphs. Shapes are the library's, (images, channels, height, width); strides are
- * those of our layouts, in which the channels of a pixel lie side by side. */
+/* A convolution of images and its gradients, as graphs. Shapes are the library's, (images, channels, height, width);
+ * strides are those of our layouts, in which the channels of a pixel lie side by side. */
 #include "device/cuda/dnn/graph.h"
 
 static struct dnn_array images(int64_t id, enum dnn_type type, size_t n, size_t channels, size_t height, size_t width)

@@ -153,9 +153,9 @@ struct dnn_api {
     int (*execute)(void *handle, void *plan, void *pack);
 };
 
-/* Loads the newest library for this CUDA in EPS_CUDNN=DIR[:DIR...] or, if that is not set, of the loader's path, the toolkit's
- * usual place and the system's; and the engines beside it. An empty EPS_CUDNN forbids it. False, and why (a constant). Undo:
- * dnn_api_unload. */
+/* Loads the newest library for this CUDA in EPS_CUDNN=DIR[:DIR...] or, if that is not set, of the loader's path, the
+ * toolkit's usual place and the system's; and the engines beside it. An empty EPS_CUDNN forbids it. False, and why (a
+ * constant). Undo: dnn_api_unload. */
 bool dnn_api_load(struct dnn_api *api, const char **why);
 void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
 
@@ -217,15 +217,15 @@ bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, voi
 /* way: one of the library's backward. */
 bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                                   const struct dnn_shape *shape, enum plan_attention way);
-/* The graph of a convolution of op's sizes, or of a gradient of it, for n_rows images in bf16. adds: the result is added to
- * DNN_CONV_ADDED, before it is rounded; so are weights' always, which are in fp32. */
+/* The graph of a convolution of op's sizes, or of a gradient of it, for n_rows images in bf16. adds: the result is
+ * added to DNN_CONV_ADDED, before it is rounded; so are weights' always, which are in fp32. */
 bool dnn_graph_conv(struct dnn_graph *graph, const struct dnn_api *api, void *handle, const struct device_conv2d *op,
                     size_t n_rows, enum conv2d_kind kind, bool adds);
 void dnn_graph_free(struct dnn_graph *graph);
 
-/* The library's proposals for the graph, best first, that give the same bits every time and round no more than sums in fp32;
- * owned by the graph. Returns
- * their number, at most DNN_MAX_CONFIGS. properties: NULL, or those of the device that the graph is for. */
+/* The library's proposals for the graph, best first, that give the same bits every time and round no more than sums in
+ * fp32; owned by the graph. Returns their number, at most DNN_MAX_CONFIGS. properties: NULL, or those of the device
+ * that the graph is for. */
 unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
 
 /* As dnn_graph_configs, for backward's graph. The library does not report which engines sum in any order of blocks, so
@@ -235,8 +235,8 @@ unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention
 
 /* attention.c. The score of a key that its query does not see. */
 float dnn_masked(const struct dnn_api *api);
-/* The best way of a device, by its compute capability (90: 9.0) and the library's version; PLAN_ATTENTION_FORWARD: the library has
- * no gradient of fixed bits for it. */
+/* The best way of a device, by its compute capability (90: 9.0) and the library's version; PLAN_ATTENTION_FORWARD: the
+ * library has no gradient of fixed bits for it. */
 enum plan_attention dnn_backward_way(size_t version, int capability);
 
 #endif

@@ -43,8 +43,8 @@ struct dnn_pointwise_operation {
     int64_t axis; /* DNN_INDEX: the axis whose index is taken */
 };
 void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_operation *operation);
-/* c = a b, summed in fp32. Each of the lengths is NULL, or holds for each row of the batch how many of a's rows, b's columns,
- * and a's columns count. */
+/* c = a b, summed in fp32. Each of the lengths is NULL, or holds for each row of the batch how many of a's rows, b's
+ * columns, and a's columns count. */
 struct dnn_matmul_lengths {
     const void *rows, *columns, *inner;
 };

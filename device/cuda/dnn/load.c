@@ -1,8 +1,10 @@
-/* cuDNN, found at run time: the newest for this CUDA in the directories of EPS_CUDNN or, if that is unset, in the usual places.
+/* cuDNN, found at run time: the newest for this CUDA in the directories of EPS_CUDNN or, if that is unset, in the usual
+ * places.
  *
- * A version is asked for in a namespace of its own, since cuDNN 9.19 stays loaded once it was: engines of another version would
- * be linked with it. And the libraries load each other by name alone, so LD_LIBRARY_PATH could lead to engines of another
- * version, with which nothing can be planned. Therefore those beside the chosen one are loaded here, by their paths. */
+ * A version is asked for in a namespace of its own, since cuDNN 9.19 stays loaded once it was: engines of another
+ * version would be linked with it. And the libraries load each other by name alone, so LD_LIBRARY_PATH could lead to
+ * engines of another version, with which nothing can be planned. Therefore those beside the chosen one are loaded here,
+ * by their paths. */
 #include "device/cuda/dnn/dnn.h"
 
 #include <cuda_runtime_api.h>
@@ -28,8 +30,8 @@ static size_t number_of(void *library, const char *name)
     return symbol ? number() : 0;
 }
 
-/* The version of the library at this path or, without a slash, on the loader's; 0: there is none that loads, or it is another
- * CUDA's. Such a one ends the process at its first plan: it does not find the cuBLASLt of its CUDA. */
+/* The version of the library at this path or, without a slash, on the loader's; 0: there is none that loads, or it is
+ * another CUDA's. Such a one ends the process at its first plan: it does not find the cuBLASLt of its CUDA. */
 static size_t version_at(const char *path)
 {
     void *library = dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_LOCAL);

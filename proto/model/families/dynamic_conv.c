@@ -1,13 +1,14 @@
 /* Encoder-decoders with dynamic convolutions in the place of self-attention (Wu et al., arXiv:1901.10430), as fairseq's
  * lightconv with --encoder-conv-type dynamic computes them. The config and the tensors' names are eps's own.
  *
- * Norms come after the sums; embeddings are scaled by d_model^1/2, and positions, which count from 0 in source and target,
- * are sines and cosines. In a row beyond its length, what a convolution of the encoder reads is 0.
+ * Norms come after the sums; embeddings are scaled by d_model^1/2, and positions, which count from 0 in source and
+ * target, are sines and cosines. In a row beyond its length, what a convolution of the encoder reads is 0.
  *
  *   embed_tokens.weight             (vocab_size, d_model): of targets, and of sources without source_vocab_size
  *   source_embed_tokens.weight      (source_vocab_size, d_model)
  *   encoder.layers.N.  decoder.layers.N.
- *     linear1.weight, .bias         (d_model, d_model); with glu (2 d_model, d_model): rows of the gate, then of what it gates
+ *     linear1.weight, .bias         (d_model, d_model); with glu (2 d_model, d_model): rows of the gate, then of what
+ *                                   it gates
  *     conv.weight                   (num_heads * kernel, d_model): row h * kernel + k scores tap k of head h
  *     linear2.weight, .bias         (d_model, d_model)
  *     conv_layer_norm.weight, .bias

@@ -1,9 +1,9 @@
-/* T5 (Raffel et al., arXiv:1910.10683), its version 1.1, and Flan-T5 (Chung et al., arXiv:2210.11416), tensors named and
- * laid out as in Hugging Face's T5ForConditionalGeneration.
+/* T5 (Raffel et al., arXiv:1910.10683), its version 1.1, and Flan-T5 (Chung et al., arXiv:2210.11416), tensors named
+ * and laid out as in Hugging Face's T5ForConditionalGeneration.
  *
- * An encoder whose tokens see each other, and a decoder whose tokens see those before them and the whole encoded source.
- * Root mean square norms before, no biases in linear maps, scores that are not scaled; what tells positions apart is a
- * bias on them by distance, one of a stack's blocks together. */
+ * An encoder whose tokens see each other, and a decoder whose tokens see those before them and the whole encoded
+ * source. Root mean square norms before, no biases in linear maps, scores that are not scaled; what tells positions
+ * apart is a bias on them by distance, one of a stack's blocks together. */
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -69,8 +69,8 @@ static int check(const struct model_config *c, struct error *err)
     return 0;
 }
 
-/* The bucket of a distance, of n in one direction: half of them for a distance each, the others wider and wider (section
- * 2.1). In fp32, in which transformers counts. */
+/* The bucket of a distance, of n in one direction: half of them for a distance each, the others wider and wider
+ * (section 2.1). In fp32, in which transformers counts. */
 static uint32_t bucket_of(uint32_t distance, uint32_t n, uint32_t max_distance)
 {
     const uint32_t exact = n / 2;

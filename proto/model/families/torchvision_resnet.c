@@ -1,5 +1,5 @@
-/* Residual nets (He et al., arXiv:1512.03385) as torchvision has them: its tensors' names, stride 2 at a bottleneck's middle
- * convolution. The config is eps's own: the keys of transformers' ResNet where they mean the same.
+/* Residual nets (He et al., arXiv:1512.03385) as torchvision has them: its tensors' names, stride 2 at a bottleneck's
+ * middle convolution. The config is eps's own: the keys of transformers' ResNet where they mean the same.
  *
  *   conv1.weight, bn1.{weight,bias,running_mean,running_var}
  *   layer{1,2,3,4}.N.                of width, 2, 4 and 8 times it; a bottleneck's result has 4 times as many channels
@@ -7,8 +7,9 @@
  *     downsample.0.weight, downsample.1...     where the stream's size or channels change
  *   fc.weight, fc.bias
  *
- * Stem: "imagenet" a convolution of 7 x 7 at stride 2, and the largest of 3 x 3 at stride 2; "cifar" one of 3 x 3. A norm
- * follows each convolution, so a block's layers are from one convolution's result to the next, and a last one that adds. */
+ * Stem: "imagenet" a convolution of 7 x 7 at stride 2, and the largest of 3 x 3 at stride 2; "cifar" one of 3 x 3. A
+ * norm follows each convolution, so a block's layers are from one convolution's result to the next, and a last one that
+ * adds. */
 #include "proto/model/image_family.h"
 
 #include <errno.h>

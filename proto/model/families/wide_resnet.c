@@ -1,5 +1,5 @@
-/* Wide residual nets for images of 32 x 32 or so (Zagoruyko & Komodakis, arXiv:1605.07146): WRN-depth-widening. The config is
- * eps's own; tensors are named as in the authors' list of a model's parts, block by block.
+/* Wide residual nets for images of 32 x 32 or so (Zagoruyko & Komodakis, arXiv:1605.07146): WRN-depth-widening. The
+ * config is eps's own; tensors are named as in the authors' list of a model's parts, block by block.
  *
  *   conv1.weight                     (16, channels, 3, 3)
  *   block{1,2,3}.layer.N.            of 16, 32 and 64 channels, times widening; blocks 2 and 3 begin at stride 2

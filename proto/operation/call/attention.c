@@ -72,9 +72,9 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
                    call_all(out->on.backend->scratch_bytes(&sizes, out->on.n_threads)));
 }
 
-/* How many times as long a kernel of ours takes as if no multiprocessor were ever idle: at least 1. Blocks are not divided.
- * Those of full rows are taken for equal, and take whole rounds. In causal rows the longest of each head come first and short
- * ones fill the gaps, but the longest must end. */
+/* How many times as long a kernel of ours takes as if no multiprocessor were ever idle: at least 1. Blocks are not
+ * divided. Those of full rows are taken for equal, and take whole rounds. In causal rows the longest of each head come
+ * first and short ones fill the gaps, but the longest must end. */
 static double tail_of(const struct device_attention *op, enum attention_kernel kernel, size_t tile,
                       double n_multiprocessors)
 {

@@ -31,8 +31,9 @@ struct device_buckets {
  * documents cost. Tiles begin at fixed places of the row, and keys of other documents add nothing: a document's results
  * at its place in a row are the same bits whatever its neighbours there.
  *
- * With chosen queries (call/sample.h), backward estimates the gradients of keys and values: of each head's sums over its
- * queries it adds up those terms alone, times their weights. The gradients of queries and of the bias stay exact. */
+ * With chosen queries (call/sample.h), backward estimates the gradients of keys and values: of each head's sums over
+ * its queries it adds up those terms alone, times their weights. The gradients of queries and of the bias stay
+ * exact. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads;       /* divides n_heads; 0: n_heads */

@@ -38,10 +38,10 @@ struct device_join_moments {
     float *moments_gradient;          /* (n_rows, 2, n), written backward */
 };
 
-/* y = (x - mean) * r * weight + bias, where r = 1/deviation. Backward treats the statistics as inputs. It computes each row's
- * sums, in the same way whatever rows are beside it, and adds them to the gradients one row after another: calls with some
- * rows each give the bits of one with all, of the statistics' gradient where `lost` keeps what its rounding loses. That is
- * then as good as a sum in double.
+/* y = (x - mean) * r * weight + bias, where r = 1/deviation. Backward treats the statistics as inputs. It computes each
+ * row's sums, in the same way whatever rows are beside it, and adds them to the gradients one row after another: calls
+ * with some rows each give the bits of one with all, of the statistics' gradient where `lost` keeps what its rounding
+ * loses. That is then as good as a sum in double.
  *   x_gradient          = y_gradient * weight * r
  *   weight_gradient     += sum over the rows of y_gradient * (x - mean) * r
  *   bias_gradient       += sum of y_gradient

@@ -7,8 +7,8 @@
  * Random bits are those of the row of the minibatch and the element, so neither microbatch nor worker changes one.
  * Sources: Chen et al., "ActNN", arXiv 2104.14129; Liu et al., "GACT", arXiv 2206.11357.
  *
- * One bit says whether a value is above 0, and is read back as 1 or 0: all that the slope of relu depends on, so nothing
- * is lost. There are no scales.
+ * One bit says whether a value is above 0, and is read back as 1 or 0: all that the slope of relu depends on, so
+ * nothing is lost. There are no scales.
  *
  *   compress        writes the codes;
  *   expand          reads them;
@@ -53,8 +53,8 @@ static inline size_t compress_blocks(size_t n)
     return size_pieces(n, COMPRESS_BLOCK);
 }
 
-/* Bytes of a block's codes: of 8 bits in order; of 4, value i and i + 32 in one byte, the first in its lower half; of one,
- * bit i % 8 of byte i / 8. */
+/* Bytes of a block's codes: of 8 bits in order; of 4, value i and i + 32 in one byte, the first in its lower half; of
+ * one, bit i % 8 of byte i / 8. */
 static inline size_t compress_block_bytes(unsigned bits)
 {
     return COMPRESS_BLOCK / 8 * bits;
@@ -72,8 +72,8 @@ static inline size_t compress_row_bytes(size_t n, unsigned bits)
     return size_pieces(compress_used_bytes(n, bits), 16) * 16;
 }
 
-/* A block's scale, as bf16, from the pattern of its largest magnitude in fp32, rounded up. What is too small for its inverse
- * counts as 0, the largest finite numbers as the largest bf16; an infinity or a NaN makes the block NaN. */
+/* A block's scale, as bf16, from the pattern of its largest magnitude in fp32, rounded up. What is too small for its
+ * inverse counts as 0, the largest finite numbers as the largest bf16; an infinity or a NaN makes the block NaN. */
 #define COMPRESS_SCALE(pattern)                                                                                        \
     ((pattern) < 0x10000000u    ? (uint16_t)0                                                                          \
      : (pattern) >= 0x7f800000u ? (uint16_t)0x7fc0                                                                     \

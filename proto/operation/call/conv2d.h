@@ -6,14 +6,16 @@
 
 #include <stdbool.h>
 
-/* y[i][j][o] = bias[o] + sum over ky, kx and c of weight[o][ky][kx][c] * x[i*stride + ky - padding][j*stride + kx - padding][c]
+/* y[i][j][o] = bias[o] + sum over ky, kx and c of weight[o][ky][kx][c] * x[i*stride + ky - padding][j*stride + kx -
+ * padding][c]
  *
- * of each image, where x counts as 0 beyond the edges. With several groups, the channels of x and of y are divided into as
- * many runs, and a run of y is of the same run of x alone.
+ * of each image, where x counts as 0 beyond the edges. With several groups, the channels of x and of y are divided into
+ * as many runs, and a run of y is of the same run of x alone.
  *
- * y and x's gradient are sums whose order depends on the window and channels alone. weight_gradient gets the images' sums
- * one after another, or those of fixed parts of each image, summed by themselves; so images may be divided into calls (with
- * beta 1) without a change of a bit, unless a library computes it. Layouts are those that libraries call NHWC and KRSC. */
+ * y and x's gradient are sums whose order depends on the window and channels alone. weight_gradient gets the images'
+ * sums one after another, or those of fixed parts of each image, summed by themselves; so images may be divided into
+ * calls (with beta 1) without a change of a bit, unless a library computes it. Layouts are those that libraries call
+ * NHWC and KRSC. */
 struct device_conv2d {
     size_t n_rows, height, width; /* images, and the size of x's */
     size_t n_in, n_out, n_groups; /* channels of x and y; n_groups divides both */

@@ -20,8 +20,8 @@ struct device_soft_cap {
  *
  * log_sum_exp adds the chunk to `running`, which holds the chunks before it.
  *
- * With smoothing e, the label has 1 - e, and e is spread evenly over all n_all labels, its own included: Szegedy et al.,
- * arXiv:1512.00567, section 7; as in torch.nn.functional.cross_entropy. Without, it has 1.
+ * With smoothing e, the label has 1 - e, and e is spread evenly over all n_all labels, its own included: Szegedy et
+ * al., arXiv:1512.00567, section 7; as in torch.nn.functional.cross_entropy. Without, it has 1.
  *
  * cross_entropy_gradient overwrites the logits by their gradient, (softmax - what labels have) * scale, 0 in rows
  * without a label; the scale may be a row's own. With a cap both read the logits as soft_cap leaves them, and the
@@ -35,7 +35,8 @@ struct device_cross_entropy {
     float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient overwrites them by their gradient */
     const float *bias;      /* (n): added to the logits of each row as they are read; not with a cap. NULL: none */
     const uint32_t *labels; /* (m); rows whose label is UINT32_MAX count for nothing */
-    /* (m, 3): maximum, sum of exp(logit - maximum), sum of logits times what their labels have; log_sum_exp writes it */
+    /* (m, 3): maximum, sum of exp(logit - maximum), sum of logits times what their labels have; log_sum_exp writes
+     * it */
     float *running;
     float scale;         /* cross_entropy_gradient */
     const float *scales; /* (m): cross_entropy_gradient takes these in place of `scale`. NULL: `scale` for all rows */

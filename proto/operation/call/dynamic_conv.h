@@ -15,10 +15,10 @@ enum { DEVICE_MOST_TAPS = 128 };
  *
  *     y[t][c] = sum over k of dropout(softmax(scores[t][h]))[k] * x[t + k - n_before][c],    h = c / (n / n_heads)
  *
- * All columns of a head share a filter of n_taps taps. The softmax is over all taps, also those that reach beyond the row,
- * where x counts as 0; dropout is of the filter (DropConnect), element token*n_heads*n_taps + head*n_taps + tap of a row.
- * With lengths, elements from a row's length on count as 0, and so do their results and gradients. Forward, x of a single
- * row may begin n_earlier elements before those that have scores and results. */
+ * All columns of a head share a filter of n_taps taps. The softmax is over all taps, also those that reach beyond the
+ * row, where x counts as 0; dropout is of the filter (DropConnect), element token*n_heads*n_taps + head*n_taps + tap of
+ * a row. With lengths, elements from a row's length on count as 0, and so do their results and gradients. Forward, x of
+ * a single row may begin n_earlier elements before those that have scores and results. */
 struct device_dynamic_conv {
     size_t n_rows, n_tokens; /* rows, and elements of a row */
     size_t n, n_heads;       /* columns; n_heads divides n */

@@ -31,9 +31,9 @@ struct device_norm {
     bool accumulate;        /* x_gradient += */
     float *weight_gradient; /* (n), backward, +=; NULL: not computed */
     float *bias_gradient;   /* (n), backward, +=; NULL: not computed, or no bias */
-    /* The residual addition before it, in the same pass and with the same bits; of single heads without gaps. Forward, if
-     * add.h is set: the rows are add's result instead of x. It is written to add.y; NULL: nowhere, and y may then be add.x or
-     * add.h. Backward, if add.y is set, and add.x and add.h are NULL: add.y = dropout(x_gradient). */
+    /* The residual addition before it, in the same pass and with the same bits; of single heads without gaps. Forward,
+     * if add.h is set: the rows are add's result instead of x. It is written to add.y; NULL: nowhere, and y may then be
+     * add.x or add.h. Backward, if add.y is set, and add.x and add.h are NULL: add.y = dropout(x_gradient). */
     struct device_dropout_add add;
 };
 

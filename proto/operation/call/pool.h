@@ -6,10 +6,11 @@
 
 #include <stdbool.h>
 
-/* y[i][j][c] = the largest, or the mean, of x[i*stride + ky - padding][j*stride + kx - padding][c] over the window's ky, kx.
+/* y[i][j][c] = the largest, or the mean, of x[i*stride + ky - padding][j*stride + kx - padding][c] over the window's
+ * ky, kx.
  *
- * The largest number is one within the image; a NaN is larger than any. The mean counts what lies beyond the edges, as 0.
- * The gradient of a largest number goes to the first pixel of its window that has it; of NaNs, to the last. */
+ * The largest number is one within the image; a NaN is larger than any. The mean counts what lies beyond the edges, as
+ * 0. The gradient of a largest number goes to the first pixel of its window that has it; of NaNs, to the last. */
 struct device_pool {
     size_t n_rows, height, width, n; /* images, the size of x's, and channels */
     struct image_window window; /* padding at most half its height and width; of max_pool, IMAGE_MOST_TAPS pixels */
@@ -21,10 +22,11 @@ struct device_pool {
     uint8_t *largest;           /* scratch of max_pool_backward, shaped as y */
 };
 
-/* An image of height x width pixels is divided into blocks of side x side, the last ones of a line or column of what is left:
+/* An image of height x width pixels is divided into blocks of side x side, the last ones of a line or column of what is
+ * left:
  *
- * y[a][b][c] = the sum, or the mean, of g[i][j][c] over the windows i, j of which tap (down, across) lies in block a, b, which
- * is pixel (i*stride + down - padding, j*stride + across - padding) of the image. Of no window: 0. */
+ * y[a][b][c] = the sum, or the mean, of g[i][j][c] over the windows i, j of which tap (down, across) lies in block a,
+ * b, which is pixel (i*stride + down - padding, j*stride + across - padding) of the image. Of no window: 0. */
 struct device_sum_blocks {
     size_t n_rows, height, width, n; /* images, their size, and channels of g */
     uint32_t side;                   /* > 0 */

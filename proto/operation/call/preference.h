@@ -1,4 +1,5 @@
-/* proto/operation/call/preference.h - the loss of pairs of texts, of which one was chosen, on the device and on the host.
+/* proto/operation/call/preference.h - the loss of pairs of texts, of which one was chosen, on the device and on the
+ * host.
  *
  * Direct preference optimisation: Rafailov et al., arXiv:2305.18290, equation 7. Of each pair of rows the first is the
  * chosen text, the second the rejected one. With s the sum of log p over a row's labels, and r the reference model's,
@@ -27,8 +28,8 @@ struct preference_rewards {
     double chosen_log_p, rejected_log_p;
 };
 
-/* Adds a pair's numbers to the sums; log_p: s, references: r, of the chosen text and of the rejected one. Returns L; not
- * finite if one of log_p is not. */
+/* Adds a pair's numbers to the sums; log_p: s, references: r, of the chosen text and of the rejected one. Returns L;
+ * not finite if one of log_p is not. */
 double preference_judge(struct preference_rewards *sums, const struct preference *preference, const double log_p[2],
                         const float references[2]);
 

@@ -24,7 +24,8 @@ struct device_rope {
 };
 
 /* Fixed positions: y[t][j] += sin(t w), y[t][n/2 + j] += cos(t w), w = 10000^(-j / (n/2 - 1)). Vaswani et al.,
- * arXiv:1706.03762, section 3.5, with separate halves as in tensor2tensor and fairseq. Nothing is added to a gradient. */
+ * arXiv:1706.03762, section 3.5, with separate halves as in tensor2tensor and fairseq. Nothing is added to a
+ * gradient. */
 struct device_sinusoid {
     size_t n_rows, n_tokens, n; /* n: even */
     void *y;                    /* (n_rows*n_tokens, n), in place */

@@ -31,10 +31,11 @@ struct device_row_norms {
     size_t n_tokens; /* with heads: rows of x in each row of the minibatch; divides m */
 };
 
-/* scores_i *= the norm that token i's gradient had when the token was last seen: 0 is none yet, which counts as the mean of
- * those known in its row, or as 1 if none is known or the mean is below SAMPLE_NOTHING; then so do all. A known one counts as
- * a SAMPLE_FLOOR of the mean at least, so that a token whose gradient has grown is not drawn too rarely. Padding, whose
- * gradient is 0, has its sign bit set, and counts as that floor: so no score is 0, and no estimate biased, whoever errs. */
+/* scores_i *= the norm that token i's gradient had when the token was last seen: 0 is none yet, which counts as the
+ * mean of those known in its row, or as 1 if none is known or the mean is below SAMPLE_NOTHING; then so do all. A known
+ * one counts as a SAMPLE_FLOOR of the mean at least, so that a token whose gradient has grown is not drawn too rarely.
+ * Padding, whose gradient is 0, has its sign bit set, and counts as that floor: so no score is 0, and no estimate
+ * biased, whoever errs. */
 struct device_weigh_scores {
     size_t n_rows, n_tokens, stride; /* norms: rows `stride` apart */
     const uint16_t *norms;           /* (n_rows, n_tokens), bf16 */
@@ -45,8 +46,8 @@ struct device_weigh_scores {
 #define SAMPLE_NOTHING 1e-30F
 #define SAMPLE_PADDING 0x8000
 
-/* What a row's unknown norms count as, from the mean of the known ones; and the factor of a token's score, from its norm's
- * pattern and number. */
+/* What a row's unknown norms count as, from the mean of the known ones; and the factor of a token's score, from its
+ * norm's pattern and number. */
 #define SAMPLE_BASE(mean) ((mean) < SAMPLE_NOTHING ? 1 : (mean))
 #define SAMPLE_WEIGHT(pattern, norm, mean)                                                                             \
     ((pattern) >= SAMPLE_PADDING                 ? SAMPLE_FLOOR * SAMPLE_BASE(mean)                                    \
@@ -59,8 +60,8 @@ enum {
     SAMPLE_SCORE_BITS = 40, /* a score's weight is a whole number: the largest one's is 2^40 */
 };
 
-/* How many of k chosen rows are winners (arXiv:2305.15265, section 3.2). Of the last two nobody trains well: they are what the
- * first two are measured against. */
+/* How many of k chosen rows are winners (arXiv:2305.15265, section 3.2). Of the last two nobody trains well: they are
+ * what the first two are measured against. */
 enum sample_rule {
     SAMPLE_PAPER,    /* c minimises (1 - P) / (k - c) */
     SAMPLE_VARIANCE, /* (1 - P)^2 / (k - c), the leading term of the variance where scores are the products of norms */
@@ -77,7 +78,8 @@ enum sample_rule {
  * Scores are rounded to whole numbers, those above 0 to at least 1. Sums of these are exact, so every device chooses
  * the same. Winners come first, the largest score first; then the drawn rows in the order of drawing. A block with
  * k >= n is chosen whole, in its order, and draws nothing. Rows of weight 0 fill up where fewer than k scores are above
- * 0. If a score is not finite, all weights of its block are NaN. With `ascends` the rows and their weights are sorted by
+ * 0. If a score is not finite, all weights of its block are NaN. With `ascends` the rows and their weights are sorted
+ *    by
  * row afterwards. */
 struct device_choose_rows {
     size_t n_rows, n_tokens, n_chosen; /* n_chosen: of each row, 0 < n_chosen <= n_tokens */

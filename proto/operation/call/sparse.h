@@ -8,9 +8,9 @@
 
 /* scatter: y (rows, columns) = x (n) in its places, and 0 elsewhere; in the device's type, or, if wide, in fp32.
  * gather: y (n) = x (rows, columns) at its places, and 0 from element starts[rows] on; both fp32.
- * Row r has elements starts[r] .. starts[r+1]-1, which are at most n, and ascend: those of its bits, in order. Places beyond the
- * columns, and starts beyond n, are not followed: they come from another process. A place without an element is 0, and so is an
- * element without a place. */
+ * Row r has elements starts[r] .. starts[r+1]-1, which are at most n, and ascend: those of its bits, in order. Places
+ * beyond the columns, and starts beyond n, are not followed: they come from another process. A place without an element
+ * is 0, and so is an element without a place. */
 struct device_sparse {
     size_t rows, columns, n;
     const uint32_t *starts; /* (rows + 1) */

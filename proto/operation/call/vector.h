@@ -13,8 +13,8 @@ struct device_zero {
     size_t bytes;
 };
 
-/* to (n) = from (n), rounded to a type of 16 bits. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`,
- * and may overlap it; or it lies apart. */
+/* to (n) = from (n), rounded to a type of 16 bits. `to` begins at least rounding_bytes (proto/operation/backend.h)
+ * before `from`, and may overlap it; or it lies apart. */
 struct device_round_half {
     uint16_t *to;
     const float *from;

@@ -1,12 +1,13 @@
-/* proto/plan/memory/checksums.h - the sums of a job that checks its memory (--check-memory): which there are, and where.
+/* proto/plan/memory/checksums.h - the sums of a job that checks its memory (--check-memory): which there are, and
+ * where.
  *
- * A trained piece of an own unit is cut at slices, as its passes are (eps/store/store_walk.h), and each run into blocks of
- * PLAN_BLOCK elements, of which the last may be shorter. Blocks are numbered through all own units. Each array of trained
- * elements has a sum for each block. What steps leave alone, frozen weights and the places of sparse ones, is cut into
- * blocks of BLOCK_SUM_BYTES, unit by unit.
+ * A trained piece of an own unit is cut at slices, as its passes are (eps/store/store_walk.h), and each run into blocks
+ * of PLAN_BLOCK elements, of which the last may be shorter. Blocks are numbered through all own units. Each array of
+ * trained elements has a sum for each block. What steps leave alone, frozen weights and the places of sparse ones, is
+ * cut into blocks of BLOCK_SUM_BYTES, unit by unit.
  *
- * All are one allocation, of LEDGER_CHECKSUMS: 16 bytes a block of each array, 8 for each piece of the model, and 8. Inboxes
- * have 16 more for each slot. */
+ * All are one allocation, of LEDGER_CHECKSUMS: 16 bytes a block of each array, 8 for each piece of the model, and 8.
+ * Inboxes have 16 more for each slot. */
 #ifndef PROTO_PLAN_MEMORY_CHECKSUMS_H
 #define PROTO_PLAN_MEMORY_CHECKSUMS_H
 

@@ -23,21 +23,23 @@ struct plan_row {
 #define PLAN_NO_ENTRY  UINT32_MAX
 #define PLAN_NEW_ENTRY (UINT32_MAX - 1)
 
-/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits; then,
- * if the model remembers norms, those of both buffers (plan_data_norms_at).
+/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits;
+ * then, if the model remembers norms, those of both buffers (plan_data_norms_at).
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
  * float. In an encoder-decoder a row is its source and its target's inputs, each at its place (model_divide_rows), and
- * the source has no labels. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected one's.
+ * the source has no labels. PLAN_NO_LABEL: no label. Of a pair of texts the chosen one is the row before the rejected
+ * one's.
  *
  * A row of a packed job is several documents, one behind the other. A position is a token's index in its document: 0 at
  * each document's first token, and one more at each next one. A padding token is a document of its own.
  *
  * A token's entry is its index in the training data as a whole, whatever row it is in: less than the goal's entries, or
- * one of those above. The unit's daemon finds what it remembers of the token there, and leaves it in the norms before the
- * unit is pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
- * proto/model/norms.h. On several hosts, each has those of its own units, and of others' units those of its own rows. */
+ * one of those above. The unit's daemon finds what it remembers of the token there, and leaves it in the norms before
+ * the unit is pulled: for each map of the model (batch, seq) bf16, of which row r has the d norms from r * d on, as in
+ * proto/model/norms.h. On several hosts, each has those of its own units, and of others' units those of its own
+ * rows. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
@@ -67,13 +69,14 @@ uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_co
 /* Gives rows their source and target, if they have any, as the job needs them. -EINVAL as model_divide_rows. */
 int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, struct error *err);
 
-/* True if microbatches may compute no more tokens of their rows than the longest has: not of images; not where something is
- * of all tokens of a part, or where a token sees all others of its row, and rows have no lengths; nor where what is drawn of
- * a row, or the codes that are kept of it, depend on its length, which is then the same in any microbatch. */
+/* True if microbatches may compute no more tokens of their rows than the longest has: not of images; not where
+ * something is of all tokens of a part, or where a token sees all others of its row, and rows have no lengths; nor
+ * where what is drawn of a row, or the codes that are kept of it, depend on its length, which is then the same in any
+ * microbatch. */
 bool plan_may_cut_rows(const struct plan_goal *goal, const struct model *model);
 
-/* True if they do. Then attention is computed by our own kernels, as no library is prepared for all lengths: plan_fit decides
- * for all workers of a job. */
+/* True if they do. Then attention is computed by our own kernels, as no library is prepared for all lengths: plan_fit
+ * decides for all workers of a job. */
 static inline bool plan_cuts_rows(const struct plan_setting *setting, const struct model *model)
 {
     return setting->attention == PLAN_ATTENTION_OWN && plan_may_cut_rows(&setting->goal, model);
@@ -85,23 +88,25 @@ uint32_t plan_row_tokens(const struct plan_setting *setting, const struct model 
 /* Bytes of a job's data segment. */
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model *model);
 
-/* Has the model remember norms, if the goal has entries: model_remember_norms. Of a job that generates, or samples nothing,
- * none are. The goal's batch is a multiple of n_parts > 0. */
+/* Has the model remember norms, if the goal has entries: model_remember_norms. Of a job that generates, or samples
+ * nothing, none are. The goal's batch is a multiple of n_parts > 0. */
 void plan_remember_norms(struct model *model, const struct plan_goal *goal);
 
 /* model_approximate, then this, as the goal has it. */
 void plan_approximate(struct model *model, const struct plan_goal *goal);
 
-/* Memory with which a daemon changes places of sparse weights (eps/store/rewire.h): offsets in bytes from its start, which has
- * PLAN_REWIRE_PIECE for each sparse piece, and of all; of the piece that has the most elements, a word and a byte for each. 0 for all: none is sparse. */
+/* Memory with which a daemon changes places of sparse weights (eps/store/rewire.h): offsets in bytes from its start,
+ * which has PLAN_REWIRE_PIECE for each sparse piece, and of all; of the piece that has the most elements, a word and a
+ * byte for each. 0 for all: none is sparse. */
 enum { PLAN_REWIRE_PIECE = 64 };
 struct plan_rewire {
     uint64_t ranks, pruned, bytes;
 };
 struct plan_rewire plan_rewire(const struct model *model);
 
-/* Bytes of a daemon's memory for the norms of n_maps, those of its own units (eps/store/norms.h): of each map an entry in
- * bf16 for each token of the data, and for each of the minibatch, and 8 bytes; the entries of two minibatches. 0 for none. */
+/* Bytes of a daemon's memory for the norms of n_maps, those of its own units (eps/store/norms.h): of each map an entry
+ * in bf16 for each token of the data, and for each of the minibatch, and 8 bytes; the entries of two minibatches. 0 for
+ * none. */
 uint64_t plan_norms_bytes(const struct plan_goal *goal, uint32_t n_maps);
 
 /* Offset in the data segment of what is known of a map, one of the model's n_norm_maps, in a buffer. */

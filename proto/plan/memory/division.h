@@ -14,8 +14,8 @@
 /* A host's own units, first .. end-1, and its segment of relayed weights. The segment has three ranges, counted in
  * bytes; each unit's values are rounded up by model_rounded, and its coded pieces follow them:
  *   own      buffer 0 of its own units (weights_bytes), and of other hosts' tables that are looked up (tables_bytes)
- *   replay   with replay, buffer 1 of these units (replay_bytes) and tables (tables_replay_bytes): their trained weights
- *            alone, as the others are the same in each version
+ *   replay   with replay, buffer 1 of these units (replay_bytes) and tables (tables_replay_bytes): their trained
+ *            weights alone, as the others are the same in each version
  *   ring     slots of slot_bytes each, for any other unit of another host
  * If one host owns all units, weights_bytes are those of the model's segment, and replay_bytes those of its replay. */
 struct plan_own {

@@ -10,7 +10,8 @@
 #include <assert.h>
 #include <stdint.h>
 
-/* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32, and filters arranged. */
+/* Buffer in which runs of a checkpoint's file are joined or widened, unless everything is fp32, and filters
+ * arranged. */
 enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
 
 static_assert(MODEL_WIDEST * sizeof(float) <= PLAN_HOST_RUN_BYTES, "a run holds a row of the widest matrix");
@@ -39,8 +40,8 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
  * 0 without files. */
 uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes);
 
-/* From the files of weights that a run begins with (none: fresh weights) and their headers' bytes to upper bounds on those
- * of a checkpoint that it saves, as plan_load_bytes takes them: an adapter's base stays where it is. */
+/* From the files of weights that a run begins with (none: fresh weights) and their headers' bytes to upper bounds on
+ * those of a checkpoint that it saves, as plan_load_bytes takes them: an adapter's base stays where it is. */
 void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments);
 
 #endif

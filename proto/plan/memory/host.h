@@ -8,15 +8,16 @@
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
  *   SGD                     4, or 2 + 2, weights  + 4 or 2 momentum      8 or 6; without momentum 4
  *   16 bits, no master      - 2
- *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions; the same once more for a tied table, in
- *                           several parts
+ *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions; the same once more for a tied table,
+ *                           in several parts
  *   eager or folded         + 4 of tied tables; AdamA's, and those of SGD with plain momentum, + 8 in several parts
  *   replay                  + 4 or 2 for a second buffer of trained weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest; with --base as in proto/base/form.h
  *   evaluated, generated    4 or 2 weights
  *
- * A job on several hosts divides its units among them. Weights, low halves, moments, norms and sums are those of a host's own
- * units. It has a copy of the embedding's tables, too, and a ring of slots through which other hosts' units pass. */
+ * A job on several hosts divides its units among them. Weights, low halves, moments, norms and sums are those of a
+ * host's own units. It has a copy of the embedding's tables, too, and a ring of slots through which other hosts' units
+ * pass. */
 #ifndef PROTO_PLAN_MEMORY_HOST_H
 #define PROTO_PLAN_MEMORY_HOST_H
 

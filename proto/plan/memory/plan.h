@@ -103,12 +103,13 @@ struct plan_goal {
     uint32_t entries;   /* tokens of the training data whose norms are remembered (proto/model/norms.h); 0: none */
     uint32_t batch;     /* rows of a minibatch, a multiple of n_parts */
     uint32_t seq;       /* tokens of a row, at most */
-    /* Where rows differ in length: tokens of each that are expected to be computed in microbatches of 2^i rows, the last of as
-     * many or more; 0: seq. */
+    /* Where rows differ in length: tokens of each that are expected to be computed in microbatches of 2^i rows, the
+     * last of as many or more; 0: seq. */
     uint32_t row_tokens[PLAN_ROW_TOKENS];
     uint32_t source; /* those of its source, in an encoder-decoder; seq to generate targets; else 0 */
     uint32_t n_parts;
-    /* How attention is to be computed; but for our own kernels, in bf16 on CUDA alone. Workers have plan_setting.attention. */
+    /* How attention is to be computed; but for our own kernels, in bf16 on CUDA alone. Workers have
+     * plan_setting.attention. */
     enum plan_attention_wish attention;
 };
 
@@ -118,22 +119,22 @@ static inline unsigned plan_moments(const struct plan_goal *goal)
     return !goal->sgd ? 2 : goal->momentum > 0;
 }
 
-/* True if several parts are summed before the optimizer sees them. SGD folds them into its momentum as they come, unless
- * the step needs their sum by itself. */
+/* True if several parts are summed before the optimizer sees them. SGD folds them into its momentum as they come,
+ * unless the step needs their sum by itself. */
 static inline bool plan_sums_parts(const struct plan_goal *goal)
 {
     return goal->sgd ? goal->nesterov || goal->momentum == 0 : goal->adamw;
 }
 
-/* True if no unit is updated before all of the step is folded. So version t of each stands until then, no replay is needed, and
- * row groups are possible: parts that pass the model one after another. */
+/* True if no unit is updated before all of the step is folded. So version t of each stands until then, no replay is
+ * needed, and row groups are possible: parts that pass the model one after another. */
 static inline bool plan_updates_last(const struct plan_goal *goal)
 {
     return goal->fenced || goal->folded;
 }
 
-/* True if each visit of a tied unit has a sum of its own, and the update adds the two. So no bit depends on whether all parts
- * come to one visit before one comes to the other, as they do without row groups. */
+/* True if each visit of a tied unit has a sum of its own, and the update adds the two. So no bit depends on whether all
+ * parts come to one visit before one comes to the other, as they do without row groups. */
 static inline bool plan_sums_visits(const struct plan_goal *goal)
 {
     return goal->n_parts > 1;
@@ -145,8 +146,9 @@ static inline bool plan_sums_tied(const struct plan_goal *goal)
     return !goal->sgd || plan_sums_parts(goal) || plan_sums_visits(goal);
 }
 
-/* Sums of each tied unit beside the held one and accumulators. Fenced, with several parts: that of its lower visit. Else: one of
- * all visits; with several parts two, of which the lower visit's is an accumulator where there are some. */
+/* Sums of each tied unit beside the held one and accumulators. Fenced, with several parts: that of its lower visit.
+ * Else: one of all visits; with several parts two, of which the lower visit's is an accumulator where there are
+ * some. */
 static inline uint32_t plan_tied_sums(const struct plan_goal *goal)
 {
     if (goal->fenced)
@@ -204,16 +206,16 @@ struct plan_keeping {
 struct plan_choice {
     /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
     uint32_t microbatch;
-    /* Parts of the share that pass the model together, a row group; 0: all. If fewer, groups pass one after another, and pull
-     * the weights once each: so units are updated last. No bit depends on it. */
+    /* Parts of the share that pass the model together, a row group; 0: all. If fewer, groups pass one after another,
+     * and pull the weights once each: so units are updated last. No bit depends on it. */
     uint32_t group_parts;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
     /* Layers at which segments begin (proto/plan/memory/segments.h), ascending; none:
      * each layer's inputs are there from forward to backward. No bit depends on them. */
     uint32_t n_cuts, cuts[PLAN_MAX_CUTS];
-    bool
-        derives; /* derivable values are not stored: each chain of them is derived again (proto/plan/memory/chains.h). No bit
-                   * depends on it */
+    /* Derivable values are not stored: each chain of them is derived again (proto/plan/memory/chains.h). No bit depends
+     * on it. */
+    bool derives;
     struct plan_keeping keeping[MODEL_CLASSES]; /* (the model's n_classes) further ones keep nothing */
     uint32_t n_weight_buffers;                  /* 1..3 */
     uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
@@ -223,7 +225,8 @@ struct plan_choice {
                                 * once, so logits are computed once. Implied by one unit in the head and one part in the
                                 * share. Not for pairs of texts */
     bool sparse_singly; /* in training, a sparse piece is decoded where it is read, each time, in the place of its dense
-                          * gradient: of those of a unit, one is on the device. Else all are, as long as its visit lasts */
+                          * gradient: of those of a unit, one is on the device. Else all are, as long as its visit
+                          * lasts */
 };
 
 /* Kept values of some of a class's blocks. */
@@ -282,8 +285,8 @@ struct plan {
     uint64_t positions;        /* packed jobs alone: (share tokens) u32 */
     /* If the model remembers norms: for each set, (parts of the share, most norms of a unit) bf16. */
     uint64_t norms[PLAN_MAX_SETS];
-    /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's. Those and
-     * jobs with weights: (share tokens) float, the factors of the tokens' gradients. */
+    /* Pairs of texts alone: (share rows) float, the reference model's log p; (share rows) double, the model's. Those
+     * and jobs with weights: (share tokens) float, the factors of the tokens' gradients. */
     uint64_t references, log_p, scales;
     uint64_t lengths, segments;              /* classifiers alone: (share rows) and (share tokens) u32 */
     struct plan_kept kept[MODEL_CLASSES][2]; /* [0]: a class's lower blocks; [1]: its n_kept topmost */
@@ -310,14 +313,15 @@ void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 /* -EINVAL with a sentence: the model cannot generate, as it is masked, or reads whole rows. */
 int plan_check_generates(const struct model_config *config, struct error *err);
 
-/* -EINVAL with a sentence: a row cannot be several documents, as it has one label, or as an operation of the model mixes
- * them. */
+/* -EINVAL with a sentence: a row cannot be several documents, as it has one label, or as an operation of the model
+ * mixes them. */
 int plan_check_packs(const struct model *model, struct error *err);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions or too few for it, generating in several parts, packed rows or pairs, more than PLAN_GENERATE_ROWS
  * rows, or with a masked model; packed rows of which plan_check_packs disapproves; pairs of texts in parts of an odd
- * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost batch. */
+ * number of rows, in packed rows, or for a model that does not predict the next token; parts that would divide a ghost
+ * batch. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* True if row groups are possible: plan_updates_last. */
@@ -337,8 +341,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
 
-/* True if blocks can keep values: only in training, with the stash on the device. Nor with segments: a byte that stores a
- * layer's input saves the whole layer's forward pass, one that keeps an activation a part of it. */
+/* True if blocks can keep values: only in training, with the stash on the device. Nor with segments: a byte that stores
+ * a layer's input saves the whole layer's forward pass, one that keeps an activation a part of it. */
 static inline bool plan_may_keep(const struct plan_setting *setting, const struct plan_choice *choice)
 {
     return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash && choice->n_cuts == 0;

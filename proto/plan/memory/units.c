@@ -1,8 +1,8 @@
 #include "proto/model/norms.h"
 #include "proto/plan/memory/units.h"
 
-/* Units in the order of proto/model/model.c: the embedding's, if there is one, one per layer with a program, the head's own
- * unless tied. */
+/* Units in the order of proto/model/model.c: the embedding's, if there is one, one per layer with a program, the head's
+ * own unless tied. */
 static uint32_t count_programmed(const struct model *model)
 {
     return model->n_layers - 1 - (model_table_visits(model) > 0);

@@ -106,8 +106,9 @@ static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
         ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
 }
 
-/* Stashed values that backward still reads when this life begins, with its topmost layer, or in whose place a layer works
- * (model_passage): those that no higher layer writes. They are the first of each shape, as places ascend with layers. */
+/* Stashed values that backward still reads when this life begins, with its topmost layer, or in whose place a layer
+ * works (model_passage): those that no higher layer writes. They are the first of each shape, as places ascend with
+ * layers. */
 static void add_stashed(struct ranges *ranges, const struct plan *plan, const struct model *model, struct life life)
 {
     const struct model_value *const of = model->values.of;

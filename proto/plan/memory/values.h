@@ -8,8 +8,8 @@
 /* Bytes of a value of this shape for the whole share; in domain PART, for one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
-/* Bytes of all stashed values but small ones, without what aligns them; if some are derived, of those that are there at a time,
- * at most. Of a choice with cuts, training: likewise, with what aligns them. */
+/* Bytes of all stashed values but small ones, without what aligns them; if some are derived, of those that are there at
+ * a time, at most. Of a choice with cuts, training: likewise, with what aligns them. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 
 /* Offset of a value, or of its gradient: in the host's stash if there is one and the shape is not small, else in the
@@ -20,9 +20,10 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
 /* Bytes of all places of a shape's gradients, as they are aligned, but for small ones and the head's. */
 uint64_t plan_gradients_bytes(const struct plan *plan, const struct model *model, uint32_t shape);
 
-/* Places that are taken in turn. Each chain's values, and then each shape's gradients, the largest first, but for small ones and
- * the head's, lie as low as they can: where others are that are never there at the same time; in places, from `begin` on, of
- * stashed values that backward is done with; or behind the others. plan->gradient, of the head, is the last of these. */
+/* Places that are taken in turn. Each chain's values, and then each shape's gradients, the largest first, but for small
+ * ones and the head's, lie as low as they can: where others are that are never there at the same time; in places, from
+ * `begin` on, of stashed values that backward is done with; or behind the others. plan->gradient, of the head, is the
+ * last of these. */
 struct plan_turns {
     uint64_t begin, end;        /* of the places of values. Given, and set to the new end */
     uint64_t chains, gradients; /* bytes that they add: those of gradients side by side, without what aligns them */

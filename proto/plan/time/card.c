@@ -1,5 +1,5 @@
-/* Data sheets: NVIDIA H100 Tensor Core GPU (SXM); NVIDIA Ada GPU architecture, table 2; NVIDIA RTX Blackwell GPU architecture,
- * table 3. A link is PCI Express 5.0 or, of the RTX 4090, 4.0 with 16 lanes, less its line code. */
+/* Data sheets: NVIDIA H100 Tensor Core GPU (SXM); NVIDIA Ada GPU architecture, table 2; NVIDIA RTX Blackwell GPU
+ * architecture, table 3. A link is PCI Express 5.0 or, of the RTX 4090, 4.0 with 16 lanes, less its line code. */
 #include "proto/plan/time/card.h"
 
 #include "proto/operation/device_name.h"

@@ -1,7 +1,8 @@
 /* proto/plan/time/card.h - what cards are assumed to do that no eps bench has measured.
  *
- * The figures of the H100 that was measured (profile_default), each by the ratio of the two cards' data sheets. In bf16 that is
- * the rate with sums in fp32, which on a GeForce is half of the rate with sums in fp16: products of other sums round more. */
+ * The figures of the H100 that was measured (profile_default), each by the ratio of the two cards' data sheets. In bf16
+ * that is the rate with sums in fp32, which on a GeForce is half of the rate with sums in fp16: products of other sums
+ * round more. */
 #ifndef PROTO_PLAN_TIME_CARD_H
 #define PROTO_PLAN_TIME_CARD_H
 
@@ -12,8 +13,8 @@ enum { CARDS = 3 };
 struct card {
     const char *name;  /* of eps plan --card */
     const char *model; /* its name by the driver: others with it inside, as laptops', are other cards */
-    /* By the data sheet: dense products per second on tensor cores in bf16 with sums in fp32; fp32 without them; memory; the link
-     * each way. */
+    /* By the data sheet: dense products per second on tensor cores in bf16 with sums in fp32; fp32 without them;
+     * memory; the link each way. */
     double bf16_flops, fp32_flops, memory_bytes_per_s, link_bytes_per_s;
     double n_multiprocessors;
     uint64_t bytes;                /* of memory */

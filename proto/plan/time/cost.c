@@ -407,8 +407,9 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     return backward ? place - range.begin + 1 : range.end - place;
 }
 
-/* Visits first .. first+n-1, upwards, or downwards if backward. Visit by visit, except for the middle of a run of recurring
- * visits, as of 4,096 blocks: when it begins, all buffers must hold units of the run, and so they do when it ends. */
+/* Visits first .. first+n-1, upwards, or downwards if backward. Visit by visit, except for the middle of a run of
+ * recurring visits, as of 4,096 blocks: when it begins, all buffers must hold units of the run, and so they do when it
+ * ends. */
 static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct costs *c, struct buffers *buffers,
                      struct plan_visits some, bool backward)
 {

@@ -6,8 +6,8 @@
  *   computing   operation by operation (proto/plan/time/work.h); backward uses kept values, and recomputes the rest
  *   pulls       units that are neither in a buffer nor resident, at the link's rate; likewise contributions and stash
  *   optimizer   bytes per parameter of folds and update (proto/plan/time/work.h), relative to the measured ones
- *   messages    on a device that takes turns, two for each contribution, which waits until it is folded. A pull's are left
- *               out, as all are on other devices: they mostly overlap
+ *   messages    on a device that takes turns, two for each contribution, which waits until it is folded. A pull's are
+ *               left out, as all are on other devices: they mostly overlap
  *
  * On a device that takes turns with the host (the CPU) these times add up, and its workers share the cores. Any other
  * device pulls into one buffer while it computes with another and, with two sums, pushes one while it computes the

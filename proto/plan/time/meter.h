@@ -14,8 +14,8 @@
  *   the rest    reads each input once and writes each output once; norms at a rate of their own
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch (call_s), of
- * cuDNN's convolutions each block of images; zeroing is priced like a copy, without one.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one. Each pass has a launch
+ * (call_s), of cuDNN's convolutions each block of images; zeroing is priced like a copy, without one.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_TIME_METER_H

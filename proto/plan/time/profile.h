@@ -18,10 +18,12 @@
  *    "products": {...: proto/operation/products.h}}
  *
  * Products, convolutions and attention are timed on random numbers. Some figures may be absent: of attention_flops and
- * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), any of attention_by_shape (as
- * the nearest shape that is there, else as in attention_flops), narrow_flops, all or a width's (as the nearest that are there, at last the wide ones),
- * norm_bytes_per_s (the default profile's fraction of the memory's rate), attention ("own"), host_bytes_per_s (no
- * limit; of a GPU's host measured with optimizer and link at work, both ways at once), call_s and message_s (the default profile's), n_multiprocessors (not known), and products (no choice of algorithms). */
+ * conv2d_flops, all or a path's (then the default profile's fraction of the rate of products), any of
+ * attention_by_shape (as the nearest shape that is there, else as in attention_flops), narrow_flops, all or a width's
+ * (as the nearest that are there, at last the wide ones), norm_bytes_per_s (the default profile's fraction of the
+ * memory's rate), attention ("own"), host_bytes_per_s (no limit; of a GPU's host measured with optimizer and link at
+ * work, both ways at once), call_s and message_s (the default profile's), n_multiprocessors (not known), and products
+ * (no choice of algorithms). */
 #ifndef PROTO_PLAN_TIME_PROFILE_H
 #define PROTO_PLAN_TIME_PROFILE_H
 
@@ -51,8 +53,8 @@ enum profile_keys { PROFILE_OWN_KEYS, PROFILE_SHARED_KEYS, PROFILE_KEYS }; /* of
 enum profile_direction { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
 
 struct profile {
-    /* Per second, by enum number_type and profile_rows: PROFILE_WIDE wide on a GPU, where narrow ones have rates of their own;
-     * 0: none is known. On a CPU all widths have the same. */
+    /* Per second, by enum number_type and profile_rows: PROFILE_WIDE wide on a GPU, where narrow ones have rates of
+     * their own; 0: none is known. On a CPU all widths have the same. */
     double matmul_flops[PROFILE_TYPES][PROFILE_ROWS];
     double narrow_flops[PROFILE_NARROW][PROFILE_TYPES][PROFILE_ROWS];
     double conv2d_flops[CONV2D_KINDS][CONV2D_PATHS][PROFILE_TYPES]; /* per second; 0: as products with so many pixels */
@@ -71,7 +73,8 @@ struct profile {
     double call_s;            /* launch time in seconds, added to the work of each pass or product */
     double message_s;         /* seconds from a message's sending until its receiver's thread runs, on one host */
     double n_multiprocessors; /* of a GPU; 0: not known, none is taken to be idle */
-    /* The way whose figures those of cuDNN are: the device's best, as in struct plan_fit_device, when it was measured. */
+    /* The way whose figures those of cuDNN are: the device's best, as in struct plan_fit_device, when it was
+     * measured. */
     enum plan_attention attention;
     struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
@@ -87,8 +90,8 @@ static inline enum number_type profile_type(const struct plan_backend *backend, 
 /* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Figures must be from 1 to 1e21 (some may be 0), and call_s and message_s from 0 to 1; else -EINVAL with a sentence that
- * names the figure. */
+/* Figures must be from 1 to 1e21 (some may be 0), and call_s and message_s from 0 to 1; else -EINVAL with a sentence
+ * that names the figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Operations per second of products with this many rows, and of this width, the geometric mean of the other two sizes:
@@ -117,9 +120,10 @@ static inline double profile_norm_bytes_per_s(const struct profile *profile, enu
 const char *profile_path_name(enum attention_path path);
 const char *profile_conv2d_path_name(enum conv2d_path path);
 
-/* Operations of attention per second, by a path, in the nearest shape of this path that was measured: of the least heads with
- * as many values, and the same keys, shared or not; else of the other keys; else of heads below and above these. Between two
- * lengths of rows by the logarithm, constant beyond. The path's rate in attention_flops where none was measured. */
+/* Operations of attention per second, by a path, in the nearest shape of this path that was measured: of the least
+ * heads with as many values, and the same keys, shared or not; else of the other keys; else of heads below and above
+ * these. Between two lengths of rows by the logarithm, constant beyond. The path's rate in attention_flops where none
+ * was measured. */
 double profile_attention_flops(const struct profile *profile, enum profile_direction direction,
                                enum attention_path path, enum number_type type, const struct attention_shape *shape);
 

@@ -1,4 +1,5 @@
-/* proto/plan/time/profile_tables.h - for the files of profiles: figures of a profile that have names at several levels. */
+/* proto/plan/time/profile_tables.h - for the files of profiles: figures of a profile that have names at several
+ * levels. */
 #ifndef PROTO_PLAN_TIME_PROFILE_TABLES_H
 #define PROTO_PLAN_TIME_PROFILE_TABLES_H
 

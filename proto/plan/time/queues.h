@@ -73,9 +73,9 @@ static inline bool plan_queues_is_done(const struct plan_queues *q, enum plan_qu
     return q->queues[queue].done >= mark;
 }
 
-/* Advances time to the next end of a task or several, but not beyond `until` (INFINITY: as long as it takes), while the host
- * waits for that queue. on_optimized is called for each task that the optimizer finished, and may give it more. False: no
- * queue is busy, and until is INFINITY. */
+/* Advances time to the next end of a task or several, but not beyond `until` (INFINITY: as long as it takes), while the
+ * host waits for that queue. on_optimized is called for each task that the optimizer finished, and may give it more.
+ * False: no queue is busy, and until is INFINITY. */
 bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, double until,
                       void (*on_optimized)(void *context, const struct plan_task *task), void *context);
 

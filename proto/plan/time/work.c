@@ -507,8 +507,8 @@ static double gathered(const struct plan_work *work, const struct model_unit *un
     return seconds;
 }
 
-/* Sparse pieces that are decoded singly: once for forward, and once for the gradient of what they multiply. Once more where
- * backward makes results of theirs again: taken to be all of them if nothing is kept, else none. */
+/* Sparse pieces that are decoded singly: once for forward, and once for the gradient of what they multiply. Once more
+ * where backward makes results of theirs again: taken to be all of them if nothing is kept, else none. */
 static double decoded_singly(const struct plan_work *work, uint32_t visit, const struct model_layer *layer,
                              bool backward)
 {

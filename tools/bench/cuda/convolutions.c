@@ -1,7 +1,7 @@
-/* ResNet-50's convolutions at 64 images of 224 x 224 and their gradients, through cuDNN, if the backend uses it, and by our own
- * kernels. Prints milliseconds and TFLOP/s of each, and milliseconds of all of them as often as the net has them, for the shapes
- * of tools/bench/peer_convolutions.py; the distance between the two results, and the number of values in which two runs
- * through cuDNN differ. */
+/* ResNet-50's convolutions at 64 images of 224 x 224 and their gradients, through cuDNN, if the backend uses it, and by
+ * our own kernels. Prints milliseconds and TFLOP/s of each, and milliseconds of all of them as often as the net has
+ * them, for the shapes of tools/bench/peer_convolutions.py; the distance between the two results, and the number of
+ * values in which two runs through cuDNN differ. */
 #include "tools/bench/cuda/bench.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* Attention of a block of Qwen3-8B over 4,096 tokens: 32 heads of 128 that share 8 heads of keys and values, a norm of each
- * head of queries and keys, rotary positions, causal attention; forward and backward.
+/* Attention of a block of Qwen3-8B over 4,096 tokens: 32 heads of 128 that share 8 heads of keys and values, a norm of
+ * each head of queries and keys, rotary positions, causal attention; forward and backward.
  *
- * Tells how fast attention is, how long the block's other operations take, whether a second run gives the same bits, and
- * how far its results are from those of attention whose keys are repeated for each head that shares them: another kernel,
- * or cuDNN. Source of the shape: config.json of Qwen/Qwen3-8B. */
+ * Tells how fast attention is, how long the block's other operations take, whether a second run gives the same bits,
+ * and how far its results are from those of attention whose keys are repeated for each head that shares them: another
+ * kernel, or cuDNN. Source of the shape: config.json of Qwen/Qwen3-8B. */
 #include "proto/operation/attention_path.h"
 #include "tools/bench/cuda/bench.h"
 
