@@ -57,32 +57,6 @@ static void on_open(struct session *s, const struct message *hello)
 
 /* ---- messages --------------------------------------------------------------------------------------------------- */
 
-static void refuse_role(struct peer *peer)
-{
-    peer_refuse(peer, "a message that its role does not send");
-}
-
-/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer, and also
- * until the job's workers are released. */
-static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
-{
-    if (peer->role != ROLE_CLIENT)
-        refuse_role(peer);
-    else if (d->job->client == peer && d->job->state != JOB_ENDING && !fits)
-        peer_refuse(peer, "a request that does not fit the state of its job");
-    return peer->role == ROLE_CLIENT && d->job->client == peer && fits;
-}
-
-/* True if a worker's message must be carried out. It is ignored if sent before the worker heard of the job's end. */
-static bool worker_may(struct peer *peer, bool fits)
-{
-    if (peer->role != ROLE_WORKER)
-        refuse_role(peer);
-    else if (peer->state != PEER_RELEASING && !fits)
-        peer_refuse(peer, "a message that does not fit its state");
-    return peer->role == ROLE_WORKER && fits;
-}
-
 /* Only host 0 has a client that saves: another host that ended by request would lose the steps since the last save. */
 static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
 {
@@ -209,204 +183,320 @@ static void on_map(struct peer *peer, struct job *job, uint32_t first)
         send_map(peer, job, first);
 }
 
-static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
-{
-    struct job *job = d->job;
-    const struct message *request = &job->request;
-    const bool rests = job->state == JOB_RESTING && job->aligned;
+/* ---- requests --------------------------------------------------------------------------------------------------- */
 
-    switch (m->kind) {
-    case MESSAGE_STATUS:
-        observe_status(&d->observer, peer, m->status.n_workers);
-        break;
-    case MESSAGE_MEMORY:
-        observe_memory(&d->observer, peer, m->memory.pages);
-        break;
-    case MESSAGE_UNITS:
-        observe_units(&d->observer, peer, m->units.first);
-        break;
-    case MESSAGE_WORKERS:
-        observe_workers(&d->observer, peer);
-        break;
-    case MESSAGE_RECENT:
-        observe_recent(&d->observer, peer);
-        break;
-    case MESSAGE_STOP:
-        if (peer->role == ROLE_WORKER)
-            refuse_role(peer);
-        else
-            on_stop(d, peer, m->stop.job);
-        break;
-    case MESSAGE_DRAIN:
-        if (peer->role == ROLE_WORKER)
-            membership_on_leaving(&d->steps, peer);
-        else
-            on_drain(d, peer, m);
-        break;
-    case MESSAGE_SAVE:
-        if (peer->role != ROLE_VIEWER) {
-            if (client_may(d, peer, job_is_open(job) && request->job.goal.purpose == PLAN_TRAIN && job_has_output(job)))
-                save_on_client(&d->saves, m);
-        } else if (viewer_may(d, peer)) {
-            save_on_viewer(&d->saves, peer, m);
-        }
-        break;
-    case MESSAGE_SNAPSHOT:
-        if (peer->role != ROLE_VIEWER)
-            refuse_role(peer);
-        else if (viewer_may(d, peer))
-            save_on_snapshot(&d->saves, peer, fds, n_fds);
-        else
-            job_close_fds(fds, n_fds);
-        break;
-    case MESSAGE_JOB:
-        if (peer->role != ROLE_CLIENT)
-            refuse_role(peer);
-        else
-            daemon_open_job(d, peer, m, fds, n_fds);
-        break;
-    case MESSAGE_DESCRIBE:
-    case MESSAGE_TAKE:
-        if (peer->role != ROLE_CLIENT)
-            refuse_role(peer);
-        else if (m->kind == MESSAGE_DESCRIBE)
-            takeover_describe(d, peer, m->describe.job);
-        else
-            takeover_take(d, peer, m->take.job);
-        break;
-    case MESSAGE_QUEUE:
-        observe_queue(&d->observer, peer);
-        break;
-    case MESSAGE_FILES:
-        if (peer->role == ROLE_WORKER)
-            refuse_role(peer);
-        else
-            on_files(peer, m->files.trace);
-        break;
-    case MESSAGE_OUTPUT_DONE:
-        if (client_may(d, peer, true))
-            save_on_output_done(&d->saves, m);
-        break;
-    case MESSAGE_OPEN_STEP:
-        if (client_may(d, peer, steps_may_open(&d->steps)))
-            steps_open(&d->steps, m);
-        break;
-    case MESSAGE_MAP:
-        if (client_may(d, peer, rests && job_trains(job)))
-            on_map(peer, job, m->map.first);
-        break;
-    case MESSAGE_EVALUATE:
-        if (client_may(d, peer, rests && request->job.goal.purpose != PLAN_GENERATE))
-            evaluate_start(job, m);
-        break;
-    case MESSAGE_GENERATE:
-        if (client_may(d, peer, rests && request->job.goal.purpose == PLAN_GENERATE))
-            evaluate_generate(job, m);
-        break;
-    case MESSAGE_CLOSE:
-        if (client_may(d, peer, true))
-            job_end(job, 0, "closed");
-        break;
-    case MESSAGE_LEDGER:
-        if (worker_may(peer, true))
-            peer->ledger = m->ledger;
-        break;
-    case MESSAGE_ASSIGNED:
-    case MESSAGE_REFUSED:
-        if (worker_may(peer, peer->state == PEER_ASSIGNING))
-            membership_on_assigned(&d->steps, peer, m);
-        break;
-    case MESSAGE_RELEASE:
-        if (worker_may(peer, peer->state == PEER_RELEASING))
-            job_on_released(peer);
-        break;
-    case MESSAGE_FAILED:
-        if (worker_may(peer, peer->state == PEER_ASSIGNED))
-            membership_on_failed(&d->steps, peer, m);
-        break;
-    case MESSAGE_PULL:
-    case MESSAGE_READ:
-    case MESSAGE_LOSS:
-    case MESSAGE_CONTRIBUTION:
-    case MESSAGE_DIGEST:
-    case MESSAGE_EVALUATED:
-    case MESSAGE_GENERATED:
-        if (worker_may(peer, peer->state == PEER_ASSIGNED))
-            steps_on_worker(&d->steps, peer, m);
-        break;
-    case MESSAGE_HELLO: /* the session's, or the daemon's own */
-    case MESSAGE_WELCOME:
-    case MESSAGE_GREETING:
-    case MESSAGE_PING:
-    case MESSAGE_PONG:
-    case MESSAGE_JOB_OPENED:
-    case MESSAGE_ASSIGN:
-    case MESSAGE_SHARE:
-    case MESSAGE_WEIGHTS:
-    case MESSAGE_VOID:
-    case MESSAGE_FREE:
-    case MESSAGE_GRANT:
-    case MESSAGE_ARRIVED:
-    case MESSAGE_COVERED:
-    case MESSAGE_DONE:
-    case MESSAGE_SAVED:
-    case MESSAGE_SAVE_FAILED:
-    case MESSAGE_OUTPUT:
-    case MESSAGE_STATUS_REPLY:
-    case MESSAGE_MEMORY_REPLY:
-    case MESSAGE_UNITS_REPLY:
-    case MESSAGE_WORKERS_REPLY:
-    case MESSAGE_RECENT_REPLY:
-    case MESSAGE_DISMISSED:
-    case MESSAGE_LOST:
-    case MESSAGE_QUEUED:
-    case MESSAGE_QUEUE_REPLY:
-    case MESSAGE_DESCRIPTION:
-    case MESSAGE_TAKEN:
-    case MESSAGE_FILE: /* not by a session */
-    case MESSAGE_FILE_DONE:
-    case MESSAGE_MAPPED:
-    case MESSAGE_BYE:
-    case MESSAGE_KINDS:
-        refuse_role(peer);
-        break;
-    }
+/* Requests that are about the job wait for its state. */
+static bool is_any(const struct daemon *d, const struct peer *peer)
+{
+    (void)d, (void)peer;
+    return true;
 }
 
-/* A message of the protocol of the present job, by its client or a worker that has memory in it: a step takes as many
- * as it takes, and nobody else can send one without a fault. */
-static bool is_of_job(const struct daemon *d, const struct peer *peer, enum message_kind kind)
+static bool may_save(const struct daemon *d, const struct peer *peer)
 {
-    const bool is_client = d->job->client == peer, is_worker = peer->role == ROLE_WORKER && peer->state != PEER_IDLE;
+    (void)peer;
+    return job_is_open(d->job) && job_goal(d->job)->purpose == PLAN_TRAIN && job_has_output(d->job);
+}
 
-    if (kind == MESSAGE_OPEN_STEP || kind == MESSAGE_EVALUATE || kind == MESSAGE_GENERATE ||
-        kind == MESSAGE_OUTPUT_DONE || kind == MESSAGE_CLOSE)
-        return is_client;
-    return is_worker &&
-           (kind == MESSAGE_PULL || kind == MESSAGE_READ || kind == MESSAGE_LOSS || kind == MESSAGE_CONTRIBUTION ||
-            kind == MESSAGE_DIGEST || kind == MESSAGE_EVALUATED || kind == MESSAGE_GENERATED ||
-            kind == MESSAGE_LEDGER || kind == MESSAGE_ASSIGNED || kind == MESSAGE_RELEASE);
+static bool may_open_step(const struct daemon *d, const struct peer *peer)
+{
+    (void)peer;
+    return steps_may_open(&d->steps);
+}
+
+static bool rests(const struct daemon *d)
+{
+    return d->job->state == JOB_RESTING && d->job->aligned;
+}
+
+static bool may_map(const struct daemon *d, const struct peer *peer)
+{
+    (void)peer;
+    return rests(d) && job_trains(d->job);
+}
+
+static bool may_evaluate(const struct daemon *d, const struct peer *peer)
+{
+    (void)peer;
+    return rests(d) && job_goal(d->job)->purpose != PLAN_GENERATE;
+}
+
+static bool may_generate(const struct daemon *d, const struct peer *peer)
+{
+    (void)peer;
+    return rests(d) && job_goal(d->job)->purpose == PLAN_GENERATE;
+}
+
+static bool is_assigning(const struct daemon *d, const struct peer *peer)
+{
+    (void)d;
+    return peer->state == PEER_ASSIGNING;
+}
+
+static bool is_assigned(const struct daemon *d, const struct peer *peer)
+{
+    (void)d;
+    return peer->state == PEER_ASSIGNED;
+}
+
+static bool is_releasing(const struct daemon *d, const struct peer *peer)
+{
+    (void)d;
+    return peer->state == PEER_RELEASING;
+}
+
+/* A message as it came. */
+struct call {
+    struct daemon *d;
+    struct peer *peer;
+    const struct message *m;
+    const int *fds;
+    unsigned n_fds;
+};
+
+static void status(const struct call *c)
+{
+    observe_status(&c->d->observer, c->peer, c->m->status.n_workers);
+}
+
+static void memory(const struct call *c)
+{
+    observe_memory(&c->d->observer, c->peer, c->m->memory.pages);
+}
+
+static void units(const struct call *c)
+{
+    observe_units(&c->d->observer, c->peer, c->m->units.first);
+}
+
+static void workers(const struct call *c)
+{
+    observe_workers(&c->d->observer, c->peer);
+}
+
+static void recent(const struct call *c)
+{
+    observe_recent(&c->d->observer, c->peer);
+}
+
+static void queued(const struct call *c)
+{
+    observe_queue(&c->d->observer, c->peer);
+}
+
+static void stop(const struct call *c)
+{
+    on_stop(c->d, c->peer, c->m->stop.job);
+}
+
+static void serve_files(const struct call *c)
+{
+    on_files(c->peer, c->m->files.trace);
+}
+
+static void leave(const struct call *c)
+{
+    membership_on_leaving(&c->d->steps, c->peer);
+}
+
+static void drain(const struct call *c)
+{
+    on_drain(c->d, c->peer, c->m);
+}
+
+static void save_for_client(const struct call *c)
+{
+    save_on_client(&c->d->saves, c->m);
+}
+
+static void save_for_viewer(const struct call *c)
+{
+    if (viewer_may(c->d, c->peer))
+        save_on_viewer(&c->d->saves, c->peer, c->m);
+}
+
+static void snapshot(const struct call *c)
+{
+    if (viewer_may(c->d, c->peer))
+        save_on_snapshot(&c->d->saves, c->peer, c->fds, c->n_fds);
+    else
+        job_close_fds(c->fds, c->n_fds);
+}
+
+static void open_job(const struct call *c)
+{
+    daemon_open_job(c->d, c->peer, c->m, c->fds, c->n_fds);
+}
+
+static void describe(const struct call *c)
+{
+    takeover_describe(c->d, c->peer, c->m->describe.job);
+}
+
+static void take(const struct call *c)
+{
+    takeover_take(c->d, c->peer, c->m->take.job);
+}
+
+static void output_done(const struct call *c)
+{
+    save_on_output_done(&c->d->saves, c->m);
+}
+
+static void open_step(const struct call *c)
+{
+    steps_open(&c->d->steps, c->m);
+}
+
+static void map(const struct call *c)
+{
+    on_map(c->peer, c->d->job, c->m->map.first);
+}
+
+static void evaluate(const struct call *c)
+{
+    evaluate_start(c->d->job, c->m);
+}
+
+static void generate(const struct call *c)
+{
+    evaluate_generate(c->d->job, c->m);
+}
+
+static void close_job(const struct call *c)
+{
+    job_end(c->d->job, 0, "closed");
+}
+
+static void ledger(const struct call *c)
+{
+    c->peer->ledger = c->m->ledger;
+}
+
+static void assigned(const struct call *c)
+{
+    membership_on_assigned(&c->d->steps, c->peer, c->m);
+}
+
+static void released(const struct call *c)
+{
+    job_on_released(c->peer);
+}
+
+static void failed(const struct call *c)
+{
+    membership_on_failed(&c->d->steps, c->peer, c->m);
+}
+
+static void work(const struct call *c)
+{
+    steps_on_worker(&c->d->steps, c->peer, c->m);
+}
+
+/* What is asked of the daemon, by whom, in which state, and what carries it out. A kind that nobody sends to it
+ * (proto/wire/message.c), or that the session takes, has no row. */
+static const struct request {
+    enum message_kind kind;
+    enum message_role role; /* whose row it is; 0: of each other role that sends the kind */
+    void (*run)(const struct call *call);
+    /* Of the job's client, or a worker: the state in which it is carried out (client_may, worker_may). NULL: any, and any job. */
+    bool (*fits)(const struct daemon *d, const struct peer *peer);
+    bool
+        of_job; /* the present job's protocol: a step takes as many as it takes, and nobody else can send one without a fault */
+    bool fds; /* descriptors that come with it are read */
+} requests[] = {
+    {MESSAGE_PULL, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_READ, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_LOSS, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_CONTRIBUTION, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_DIGEST, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_EVALUATED, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_GENERATED, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_LEDGER, .run = ledger, .of_job = true},
+    {MESSAGE_ASSIGNED, .run = assigned, .fits = is_assigning, .of_job = true},
+    {MESSAGE_REFUSED, .run = assigned, .fits = is_assigning},
+    {MESSAGE_RELEASE, .run = released, .fits = is_releasing, .of_job = true},
+    {MESSAGE_FAILED, .run = failed, .fits = is_assigned},
+    {MESSAGE_DRAIN, ROLE_WORKER, .run = leave},
+    {MESSAGE_DRAIN, .run = drain},
+    {MESSAGE_OPEN_STEP, .run = open_step, .fits = may_open_step, .of_job = true},
+    {MESSAGE_EVALUATE, .run = evaluate, .fits = may_evaluate, .of_job = true},
+    {MESSAGE_GENERATE, .run = generate, .fits = may_generate, .of_job = true},
+    {MESSAGE_OUTPUT_DONE, .run = output_done, .fits = is_any, .of_job = true},
+    {MESSAGE_MAP, .run = map, .fits = may_map},
+    {MESSAGE_CLOSE, .run = close_job, .fits = is_any, .of_job = true},
+    {MESSAGE_SAVE, ROLE_CLIENT, .run = save_for_client, .fits = may_save},
+    {MESSAGE_SAVE, .run = save_for_viewer},
+    {MESSAGE_SNAPSHOT, .run = snapshot, .fds = true},
+    {MESSAGE_JOB, .run = open_job, .fds = true},
+    {MESSAGE_DESCRIBE, .run = describe},
+    {MESSAGE_TAKE, .run = take},
+    {MESSAGE_STOP, .run = stop},
+    {MESSAGE_FILES, .run = serve_files},
+    {MESSAGE_STATUS, .run = status},
+    {MESSAGE_MEMORY, .run = memory},
+    {MESSAGE_UNITS, .run = units},
+    {MESSAGE_WORKERS, .run = workers},
+    {MESSAGE_RECENT, .run = recent},
+    {MESSAGE_QUEUE, .run = queued},
+};
+
+/* NULL: no peer of this role sends it. */
+static const struct request *find_request(const struct peer *peer, enum message_kind kind)
+{
+    const struct request *const end = requests + sizeof requests / sizeof *requests;
+
+    if (!message_is_sent_by(kind, peer->role))
+        return NULL;
+    for (const struct request *r = requests; r < end; r++)
+        if (r->kind == kind && (!r->role || r->role == peer->role))
+            return r;
+    return NULL;
+}
+
+/* True if it must be carried out. It is ignored if its job ended while it was in transfer, and also until the job's workers are
+ * released; by a worker, if it was sent before that heard of the job's end. */
+static bool may(const struct daemon *d, struct peer *peer, const struct request *request)
+{
+    const bool is_worker = peer->role == ROLE_WORKER, is_of_client = d->job->client == peer;
+
+    if (!request->fits)
+        return true;
+    const bool fits = request->fits(d, peer);
+    if (is_worker && !fits && peer->state != PEER_RELEASING)
+        peer_refuse(peer, "a message that does not fit its state");
+    if (!is_worker && !fits && is_of_client && d->job->state != JOB_ENDING)
+        peer_refuse(peer, "a request that does not fit the state of its job");
+    return fits && (is_worker || is_of_client);
+}
+
+/* A message of the protocol of the present job, by its client or a worker that has memory in it. */
+static bool is_of_job(const struct daemon *d, const struct peer *peer, const struct request *request)
+{
+    return request && request->of_job &&
+           (peer->role == ROLE_WORKER ? peer->state != PEER_IDLE : d->job->client == peer);
 }
 
 /* Messages that are read and sent for this one, for the budget of the peer's user. */
-static unsigned cost_of(const struct daemon *d, const struct peer *peer, enum message_kind kind)
+static unsigned cost_of(const struct daemon *d, const struct peer *peer, const struct request *request,
+                        enum message_kind kind)
 {
-    if (is_of_job(d, peer, kind))
+    if (is_of_job(d, peer, request))
         return 0;
     if (kind == MESSAGE_MEMORY || kind == MESSAGE_WORKERS)
         return 2 + peer_count_workers(d->peers.first);
     return kind == MESSAGE_QUEUE ? 2 + d->queue.n : 2;
 }
 
-/* Descriptors come with a client's JOB and with a viewer's snapshot. Those of any other message are closed unread. */
+/* Descriptors of a message with which none should come are closed unread. */
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct daemon *d = session_data(s);
     struct peer *peer = find_peer(s);
-    const unsigned cost = cost_of(d, peer, m->kind);
+    const struct request *request = find_request(peer, m->kind);
+    const unsigned cost = cost_of(d, peer, request, m->kind);
 
-    if (!(m->kind == MESSAGE_JOB && peer->role == ROLE_CLIENT) &&
-        !(m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER)) {
+    if (!request || !request->fds) {
         job_close_fds(fds, n_fds);
         n_fds = 0;
     }
@@ -416,7 +506,10 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         d->first_client = peer->id;
     if (d->job->client == peer)
         takeover_on_client_heard(d);
-    dispatch(d, peer, m, fds, n_fds);
+    if (!request)
+        peer_refuse(peer, "a message that its role does not send");
+    else if (may(d, peer, request))
+        request->run(&(struct call){d, peer, m, fds, n_fds});
     drain_events(d);
 }
 

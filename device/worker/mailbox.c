@@ -5,85 +5,12 @@
 
 enum mail_kind mail_kind(const struct message *m)
 {
-    switch (m->kind) {
-    case MESSAGE_ASSIGN:
-        return MAIL_ASSIGN;
-    case MESSAGE_RELEASE:
-        return MAIL_RELEASE;
-    case MESSAGE_SHARE:
-        return MAIL_SHARE;
-    case MESSAGE_EVALUATE:
-        return MAIL_EVALUATE;
-    case MESSAGE_GENERATE:
-        return MAIL_GENERATE;
-    case MESSAGE_WEIGHTS:
-        return MAIL_WEIGHTS;
-    case MESSAGE_VOID:
-        return MAIL_VOID;
-    case MESSAGE_FREE:
-        return MAIL_FREE;
-    case MESSAGE_GRANT:
-        return MAIL_GRANT;
-    case MESSAGE_HELLO:
-    case MESSAGE_WELCOME:
-    case MESSAGE_GREETING:
-    case MESSAGE_PING:
-    case MESSAGE_PONG:
-    case MESSAGE_JOB:
-    case MESSAGE_JOB_OPENED:
-    case MESSAGE_ASSIGNED:
-    case MESSAGE_CLOSE:
-    case MESSAGE_OPEN_STEP:
-    case MESSAGE_PULL:
-    case MESSAGE_READ:
-    case MESSAGE_LOSS:
-    case MESSAGE_CONTRIBUTION:
-    case MESSAGE_DIGEST:
-    case MESSAGE_ARRIVED:
-    case MESSAGE_COVERED:
-    case MESSAGE_DONE:
-    case MESSAGE_EVALUATED:
-    case MESSAGE_GENERATED:
-    case MESSAGE_SAVE:
-    case MESSAGE_SAVED:
-    case MESSAGE_SAVE_FAILED:
-    case MESSAGE_SNAPSHOT:
-    case MESSAGE_OUTPUT:
-    case MESSAGE_OUTPUT_DONE:
-    case MESSAGE_STATUS:
-    case MESSAGE_STATUS_REPLY:
-    case MESSAGE_MEMORY:
-    case MESSAGE_MEMORY_REPLY:
-    case MESSAGE_LEDGER:
-    case MESSAGE_UNITS:
-    case MESSAGE_UNITS_REPLY:
-    case MESSAGE_WORKERS:
-    case MESSAGE_WORKERS_REPLY:
-    case MESSAGE_RECENT:
-    case MESSAGE_RECENT_REPLY:
-    case MESSAGE_STOP:
-    case MESSAGE_REFUSED:
-    case MESSAGE_FAILED:
-    case MESSAGE_DISMISSED:
-    case MESSAGE_LOST:
-    case MESSAGE_DRAIN:
-    case MESSAGE_QUEUED:
-    case MESSAGE_QUEUE:
-    case MESSAGE_QUEUE_REPLY:
-    case MESSAGE_DESCRIBE:
-    case MESSAGE_DESCRIPTION:
-    case MESSAGE_TAKE:
-    case MESSAGE_TAKEN:
-    case MESSAGE_FILES:
-    case MESSAGE_FILE:
-    case MESSAGE_FILE_DONE:
-    case MESSAGE_MAP:
-    case MESSAGE_MAPPED:
-    case MESSAGE_BYE:
-    case MESSAGE_KINDS:
-        break;
-    }
-    return MAIL_NONE;
+    static const enum mail_kind kinds[MESSAGE_KINDS] = {
+        [MESSAGE_ASSIGN] = MAIL_ASSIGN,     [MESSAGE_RELEASE] = MAIL_RELEASE,   [MESSAGE_SHARE] = MAIL_SHARE,
+        [MESSAGE_EVALUATE] = MAIL_EVALUATE, [MESSAGE_GENERATE] = MAIL_GENERATE, [MESSAGE_WEIGHTS] = MAIL_WEIGHTS,
+        [MESSAGE_VOID] = MAIL_VOID,         [MESSAGE_FREE] = MAIL_FREE,         [MESSAGE_GRANT] = MAIL_GRANT};
+
+    return kinds[m->kind];
 }
 
 void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context)

@@ -18,6 +18,7 @@ enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 6, MAILBOX_MAX_SLOTS = PLAN_HOST_MAX
 
 /* Messages from a daemon to a worker. */
 enum mail_kind {
+    MAIL_NONE,     /* no message for a worker: ignored */
     MAIL_ASSIGN,   /* a job begins */
     MAIL_RELEASE,  /* the job is over */
     MAIL_SHARE,    /* a share of a step; this and the next two are work */
@@ -27,7 +28,6 @@ enum mail_kind {
     MAIL_VOID,    /* answers a stale one */
     MAIL_FREE,    /* frees a slot */
     MAIL_GRANT,   /* grants the reserved slot */
-    MAIL_NONE,    /* no message for a worker: ignored */
 };
 enum mail_kind mail_kind(const struct message *m);
 

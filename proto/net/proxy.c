@@ -60,28 +60,7 @@ enum { WAITING_HEADER = 3 };
  * FAILED, which says why it ends, may be waiting. */
 static bool overtakes(const struct proxy *p, enum message_kind kind)
 {
-    static const bool at_once[MESSAGE_KINDS] = {
-        [MESSAGE_PING] = true,  [MESSAGE_PONG] = true,  [MESSAGE_DISMISSED] = true,
-        [MESSAGE_PULL] = true,  [MESSAGE_LOSS] = true,  [MESSAGE_FREE] = true,
-        [MESSAGE_GRANT] = true, [MESSAGE_DRAIN] = true, [MESSAGE_READ] = true,
-    };
-
-    return at_once[kind] || (kind == MESSAGE_BYE && !p->is_daemon);
-}
-
-/* True of messages that a worker may send. */
-static bool is_workers(enum message_kind kind)
-{
-    static const bool sends[MESSAGE_KINDS] = {
-        [MESSAGE_HELLO] = true,     [MESSAGE_PONG] = true,         [MESSAGE_ASSIGNED] = true,
-        [MESSAGE_REFUSED] = true,   [MESSAGE_RELEASE] = true,      [MESSAGE_PULL] = true,
-        [MESSAGE_LOSS] = true,      [MESSAGE_CONTRIBUTION] = true, [MESSAGE_EVALUATED] = true,
-        [MESSAGE_GENERATED] = true, [MESSAGE_LEDGER] = true,       [MESSAGE_FAILED] = true,
-        [MESSAGE_BYE] = true,       [MESSAGE_DISMISSED] = true,    [MESSAGE_DRAIN] = true,
-        [MESSAGE_READ] = true,      [MESSAGE_DIGEST] = true,
-    };
-
-    return sends[kind];
+    return message_overtakes(kind) || (kind == MESSAGE_BYE && !p->is_daemon);
 }
 
 /* True of a worker's last message about a job: nothing of the job is under way any more. */
@@ -367,7 +346,7 @@ static int wait_for(struct proxy *p, const uint8_t *bytes, size_t n, const struc
 /* A message of the peer's that may not come now; NULL: it may. */
 static const char *check_message(struct proxy *p, const struct message *m)
 {
-    if (p->is_daemon && !is_workers(m->kind))
+    if (p->is_daemon && !message_is_sent_by(m->kind, ROLE_WORKER))
         return "sent a message that a worker does not send";
     if (p->is_daemon && (m->kind == MESSAGE_HELLO) == p->said_hello)
         return "sent HELLO twice, or not first";

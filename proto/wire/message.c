@@ -408,75 +408,86 @@ static void dismissed(struct wire *w, struct message *m)
     wire_text(w, m->dismissed.error.text, sizeof m->dismissed.error.text);
 }
 
+/* A kind: its fields; roles that send it to the daemon; whether it overtakes bytes, and may carry descriptors. */
+enum {
+    CLIENTS = 1 << ROLE_CLIENT,
+    WORKERS = 1 << ROLE_WORKER,
+    VIEWERS = 1 << ROLE_VIEWER,
+    ALL = CLIENTS | WORKERS | VIEWERS
+};
+enum { OVERTAKES = 1, CARRIES = 2 };
+
 static const struct {
     const char *name;
     void (*fields)(struct wire *w, struct message *m);
+    uint8_t senders; /* 0: the daemon alone */
+    uint8_t how;
 } kinds[MESSAGE_KINDS] = {
-    [MESSAGE_HELLO] = {"HELLO", hello},
+    [MESSAGE_HELLO] = {"HELLO", hello, ALL},
     [MESSAGE_WELCOME] = {"WELCOME", welcome},
     [MESSAGE_GREETING] = {"GREETING", greeting},
-    [MESSAGE_PING] = {"PING", nothing},
-    [MESSAGE_PONG] = {"PONG", pong},
-    [MESSAGE_JOB] = {"JOB", job},
-    [MESSAGE_JOB_OPENED] = {"JOB_OPENED", job_opened},
-    [MESSAGE_ASSIGN] = {"ASSIGN", assign},
-    [MESSAGE_ASSIGNED] = {"ASSIGNED", assigned},
-    [MESSAGE_RELEASE] = {"RELEASE", nothing},
-    [MESSAGE_CLOSE] = {"CLOSE", nothing},
-    [MESSAGE_OPEN_STEP] = {"OPEN_STEP", open_step},
+    [MESSAGE_PING] = {"PING", nothing, 0, OVERTAKES},
+    [MESSAGE_PONG] = {"PONG", pong, ALL, OVERTAKES},
+    [MESSAGE_JOB] = {"JOB", job, CLIENTS, CARRIES},
+    [MESSAGE_JOB_OPENED] = {"JOB_OPENED", job_opened, 0, CARRIES},
+    [MESSAGE_ASSIGN] = {"ASSIGN", assign, 0, CARRIES},
+    [MESSAGE_ASSIGNED] = {"ASSIGNED", assigned, WORKERS},
+    [MESSAGE_RELEASE] = {"RELEASE", nothing, WORKERS},
+    [MESSAGE_CLOSE] = {"CLOSE", nothing, CLIENTS},
+    [MESSAGE_OPEN_STEP] = {"OPEN_STEP", open_step, CLIENTS},
     [MESSAGE_SHARE] = {"SHARE", share},
-    [MESSAGE_PULL] = {"PULL", pull},
+    [MESSAGE_PULL] = {"PULL", pull, WORKERS, OVERTAKES},
     [MESSAGE_WEIGHTS] = {"WEIGHTS", weights},
     [MESSAGE_VOID] = {"VOID", pull},
-    [MESSAGE_READ] = {"READ", pull},
-    [MESSAGE_LOSS] = {"LOSS", loss},
-    [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
-    [MESSAGE_FREE] = {"FREE", free_slot},
-    [MESSAGE_DIGEST] = {"DIGEST", digest},
-    [MESSAGE_GRANT] = {"GRANT", grant},
+    [MESSAGE_READ] = {"READ", pull, WORKERS, OVERTAKES},
+    [MESSAGE_LOSS] = {"LOSS", loss, WORKERS, OVERTAKES},
+    [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution, WORKERS},
+    [MESSAGE_FREE] = {"FREE", free_slot, 0, OVERTAKES},
+    [MESSAGE_DIGEST] = {"DIGEST", digest, WORKERS},
+    [MESSAGE_GRANT] = {"GRANT", grant, 0, OVERTAKES},
     [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
     [MESSAGE_COVERED] = {"COVERED", done},
     [MESSAGE_DONE] = {"DONE", done},
-    [MESSAGE_MAP] = {"MAP", map},
-    [MESSAGE_MAPPED] = {"MAPPED", mapped},
-    [MESSAGE_EVALUATE] = {"EVALUATE", evaluate},
-    [MESSAGE_EVALUATED] = {"EVALUATED", evaluated},
-    [MESSAGE_GENERATE] = {"GENERATE", generate},
-    [MESSAGE_GENERATED] = {"GENERATED", nothing},
-    [MESSAGE_SAVE] = {"SAVE", save},
+    [MESSAGE_MAP] = {"MAP", map, CLIENTS},
+    [MESSAGE_MAPPED] = {"MAPPED", mapped, 0, CARRIES},
+    [MESSAGE_EVALUATE] = {"EVALUATE", evaluate, CLIENTS},
+    [MESSAGE_EVALUATED] = {"EVALUATED", evaluated, WORKERS},
+    [MESSAGE_GENERATE] = {"GENERATE", generate, CLIENTS},
+    [MESSAGE_GENERATED] = {"GENERATED", nothing, WORKERS},
+    [MESSAGE_SAVE] = {"SAVE", save, CLIENTS | VIEWERS},
     [MESSAGE_SAVED] = {"SAVED", save},
     [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
-    [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
+    [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing, VIEWERS, CARRIES},
     [MESSAGE_OUTPUT] = {"OUTPUT", output},
-    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done},
-    [MESSAGE_STATUS] = {"STATUS", message_status_body},
+    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done, CLIENTS},
+    [MESSAGE_STATUS] = {"STATUS", message_status_body, CLIENTS | VIEWERS},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", message_status_reply_body},
-    [MESSAGE_MEMORY] = {"MEMORY", message_memory_body},
+    [MESSAGE_MEMORY] = {"MEMORY", message_memory_body, CLIENTS | VIEWERS},
     [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", message_memory_reply_body},
-    [MESSAGE_LEDGER] = {"LEDGER", message_ledger_body},
-    [MESSAGE_UNITS] = {"UNITS", message_units_body},
+    [MESSAGE_LEDGER] = {"LEDGER", message_ledger_body, WORKERS},
+    [MESSAGE_UNITS] = {"UNITS", message_units_body, CLIENTS | VIEWERS},
     [MESSAGE_UNITS_REPLY] = {"UNITS_REPLY", message_units_reply_body},
-    [MESSAGE_WORKERS] = {"WORKERS", nothing},
+    [MESSAGE_WORKERS] = {"WORKERS", nothing, CLIENTS | VIEWERS},
     [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", message_workers_reply_body},
-    [MESSAGE_RECENT] = {"RECENT", nothing},
+    [MESSAGE_RECENT] = {"RECENT", nothing, CLIENTS | VIEWERS},
     [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", message_recent_reply_body},
-    [MESSAGE_STOP] = {"STOP", job_number},
-    [MESSAGE_REFUSED] = {"REFUSED", refused},
-    [MESSAGE_FAILED] = {"FAILED", refused},
+    [MESSAGE_STOP] = {"STOP", job_number, CLIENTS | VIEWERS},
+    [MESSAGE_REFUSED] = {"REFUSED", refused, WORKERS},
+    [MESSAGE_FAILED] = {"FAILED", refused, WORKERS},
     [MESSAGE_LOST] = {"LOST", lost},
-    [MESSAGE_DRAIN] = {"DRAIN", drain},
+    [MESSAGE_DRAIN] = {"DRAIN", drain, ALL, OVERTAKES},
     [MESSAGE_QUEUED] = {"QUEUED", queued},
-    [MESSAGE_QUEUE] = {"QUEUE", nothing},
+    [MESSAGE_QUEUE] = {"QUEUE", nothing, CLIENTS | VIEWERS},
     [MESSAGE_QUEUE_REPLY] = {"QUEUE_REPLY", message_queue_reply_body},
-    [MESSAGE_DESCRIBE] = {"DESCRIBE", job_number},
-    [MESSAGE_DESCRIPTION] = {"DESCRIPTION", description},
-    [MESSAGE_TAKE] = {"TAKE", job_number},
+    [MESSAGE_DESCRIBE] = {"DESCRIBE", job_number, CLIENTS},
+    [MESSAGE_DESCRIPTION] = {"DESCRIPTION", description, 0, CARRIES},
+    [MESSAGE_TAKE] = {"TAKE", job_number, CLIENTS},
     [MESSAGE_TAKEN] = {"TAKEN", taken},
-    [MESSAGE_FILES] = {"FILES", files},
+    [MESSAGE_FILES] = {"FILES", files, CLIENTS | VIEWERS, CARRIES},
     [MESSAGE_FILE] = {"FILE", file},
     [MESSAGE_FILE_DONE] = {"FILE_DONE", file_done},
-    [MESSAGE_DISMISSED] = {"DISMISSED", dismissed},
-    [MESSAGE_BYE] = {"BYE", nothing},
+    [MESSAGE_DISMISSED] = {"DISMISSED", dismissed, ALL, OVERTAKES},
+    [MESSAGE_BYE] = {"BYE", nothing, ALL},
 };
 
 const char *message_name(enum message_kind kind)
@@ -488,8 +499,17 @@ const char *message_name(enum message_kind kind)
 
 bool message_has_descriptors(enum message_kind kind)
 {
-    return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
-           kind == MESSAGE_FILES || kind == MESSAGE_DESCRIPTION || kind == MESSAGE_MAPPED;
+    return kinds[kind].how & CARRIES;
+}
+
+bool message_overtakes(enum message_kind kind)
+{
+    return kinds[kind].how & OVERTAKES;
+}
+
+bool message_is_sent_by(enum message_kind kind, enum message_role role)
+{
+    return kinds[kind].senders >> role & 1;
 }
 
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)
