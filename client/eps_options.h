@@ -306,12 +306,37 @@ enum eps_stored {
     EPS_STORED_ABSENT /* no key */
 };
 
+/* What a row teaches, or is measured by: bits, as several go with an option. */
+enum eps_tasks {
+    EPS_OF_TEXT = 1,          /* the next token of a stream of text */
+    EPS_OF_MASKED = 2,        /* masked tokens of such a stream */
+    EPS_OF_SPANS = 4,         /* masked spans of it */
+    EPS_OF_CONVERSATIONS = 8, /* a document each, or packed */
+    EPS_OF_PREFERENCES = 16,
+    EPS_OF_TARGETS = 32,     /* a source and its target */
+    EPS_OF_LABELS = 64,      /* texts with a class or a number */
+    EPS_OF_IMAGES = 128,     /* with classes */
+    EPS_OF_HYPOTHESES = 256, /* of eps_eval with bleu: targets that are written */
+    EPS_OF_ALL = 511
+};
+
+/* Commands that have options of the table, each with a struct of its own; eps plan has that of eps train. */
+enum eps_command { EPS_COMMAND_TRAIN, EPS_COMMAND_PLAN, EPS_COMMAND_EVAL, EPS_COMMAND_DATA, EPS_COMMANDS };
+
+/* An option of a command other than eps train and eps plan. */
+struct eps_option_column {
+    bool has;       /* the command has the option */
+    size_t offset;  /* of its member in the command's struct */
+    unsigned tasks; /* of enum eps_tasks that it goes with there; 0: as in eps train */
+};
+
 /* A row of the table. */
 struct eps_option {
     const char *name;  /* "--min-lr"; the key in training.json is min_lr */
     const char *value; /* its value in the help: "N"; of a choice its words, "cosine|linear|constant"; NULL: a flag */
     enum eps_option_kind kind;
-    size_t offset; /* of its member in struct eps_train_options */
+    size_t offset;  /* of its member in struct eps_train_options */
+    unsigned tasks; /* of enum eps_tasks that it goes with: of a run of others it is refused; 0: all */
     /* Position of its key in training.json, from 1, so that files stay comparable byte by byte: a new option takes the
      * next number. 0: it is not stored, or not with the others (model, data, eval_data). */
     unsigned key;
@@ -320,10 +345,14 @@ struct eps_option {
     /* Help in eps train and in eps plan, with the default in words; NULL: that command does not have the option. Of a
      * heading: its text. */
     const char *train, *plan;
+    struct eps_option_column columns[EPS_COMMANDS];
 };
 
-/* All (*n) options of struct eps_train_options in the order of the help. Constant. */
+/* All (*n) options in the order of the help. Constant. */
 const struct eps_option *eps_options(size_t *n);
+
+/* The row as it is for a command, with the offset in that command's struct and the tasks. False: it is none of its options. */
+bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

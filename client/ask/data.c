@@ -326,16 +326,12 @@ static int show_text(struct show *s, struct error *err)
 
 /* ---- All ---- */
 
-/* Refuses what eps train refuses of this kind of rows. */
 static int check(const struct show *s, const struct client_source_ops *kind, struct error *err)
 {
     const struct eps_data_options *o = s->options;
-    struct eps_train_options asked = eps_train_defaults();
     const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
+    const int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->task, false, err);
 
-    asked.split_special_tokens = o->split_special_tokens, asked.chat_template = o->chat_template;
-    asked.train_on = o->train_on, asked.long_rows = o->long_rows, asked.separator = o->separator, asked.pack = o->pack;
-    const int rc = client_source_check(kind, &asked, err);
     return rc || o->pack || !alone
                ? rc
                : error_set(err, -EDOM, "%s goes with --pack: without it, rows are shown as they come", alone);

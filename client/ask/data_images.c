@@ -1,27 +1,10 @@
 #include "client/ask/data_images.h"
 
+#include "client/options/options.h"
 #include "client/rows/image_rows.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-static int check(const struct eps_data_options *o, struct error *err)
-{
-    const char *name = o->model                  ? "--model"
-                       : o->base_model           ? "--base-model"
-                       : o->seq                  ? "--seq"
-                       : o->train_on             ? "--train-on"
-                       : o->chat_template        ? "--chat-template"
-                       : o->split_special_tokens ? "--split-special-tokens"
-                       : o->long_rows            ? "--long"
-                       : o->separator            ? "--separator"
-                       : o->pack                 ? "--pack"
-                       : o->order                ? "--order"
-                                                 : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is for text, and --images are read without a model: leave it out", name)
-                : 0;
-}
 
 /* Names of classes, and the rows of each. */
 static int tell_classes(const struct client_source *source, const struct eps_data_events *events, void *user,
@@ -86,7 +69,7 @@ int client_data_images(struct eps_data_images *out, const struct eps_data_option
                                               .data = &data,
                                               .eval_data = &eval_data};
     struct client_source *source = NULL;
-    int rc = check(o, err);
+    int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->task, false, err);
 
     if (!rc)
         rc = client_labels_init(&labels, false, err);

@@ -38,15 +38,13 @@ static int open_source(struct eval *e, const struct client_source_ops *kind, str
         error_prefix(err, model->name);
         return rc;
     }
-    if (!masked && o->mask_fraction == 0)
-        o->mask_fraction = NAN;
-    return client_options_mask(&o->mask_fraction, masked, err);
+    return masked ? client_options_mask(&o->mask_fraction, err) : 0;
 }
 
 /* Opens the data and the source, and reads the rows. */
 static int open_data(struct eval *e, struct error *err)
 {
-    const struct eps_eval_options *o = &e->options;
+    struct eps_eval_options *o = &e->options;
     const struct model_config *config = &e->forward.model.config;
     const struct client_watch *watch = &e->forward.link.watches[1];
     struct client_source_rules rules = {.separator = o->separator,
@@ -59,10 +57,7 @@ static int open_data(struct eval *e, struct error *err)
                                         .mask_fraction = o->mask_fraction,
                                         .watch = watch};
     const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
-    const bool undecided = kind == &client_source_text &&
-                           (o->chat_template || o->train_on || o->split_special_tokens || o->long_rows || o->pack),
-               predicts = e->events->on_prediction;
-    int rc = undecided ? 0 : kind->check_evaluation(o, predicts, err);
+    int rc = client_eval_check(o, client_source_tasks(kind), e->events, err);
 
     if (!rc)
         rc = client_source_prefixed(kind->open_files(&e->data, o->data, o->n_data, err), "--data", err);
@@ -72,10 +67,15 @@ static int open_data(struct eval *e, struct error *err)
                                    "--data", err);
     if (!rc && o->pack)
         kind = client_source_pack(kind);
+    if (!rc && kind == &client_source_preferences)
+        rc = error_set(err, -EDOM,
+                       "--data has preferences, which a run compares with the model that it began from: evaluate them "
+                       "there, with --eval-data and --eval-every");
+    if (!rc && kind == &client_source_text && o->mask_fraction == 0)
+        o->mask_fraction = NAN;
     if (!rc)
-        rc = kind->check_evaluation(o, predicts, err);
-    if (!rc &&
-        (kind == &client_source_conversations || kind == &client_source_packed || kind == &client_source_preferences))
+        rc = client_eval_check(o, kind->task, e->events, err);
+    if (!rc && (kind == &client_source_conversations || kind == &client_source_packed))
         client_forward_follow_training(&e->forward, &rules.chat_template, &rules.split_special_tokens);
     if (!rc)
         rc = open_source(e, kind, err);
@@ -96,7 +96,7 @@ static int resolve(struct eval *e, struct error *err)
 
     if (o->seq == 0)
         o->seq = e->facts.seq ? e->facts.seq : n_positions < 1024 ? n_positions : 1024;
-    if (client_options_check_seq(o->seq, n_positions, o->source_seq, e->facts.source, err))
+    if (client_options_check_seq(o->seq, n_positions, err))
         return -EDOM;
     if (o->stride == 0)
         o->stride = o->seq;
@@ -201,8 +201,6 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     int rc = client_forward_open(&e->forward, &forward, &err);
     if (!rc && !options->bleu && (options->n_beams || options->n_tokens || isnormal(options->length_penalty)))
         rc = error_set(&err, -EDOM, "--beams, --tokens and --length-penalty are for --bleu: add it, or leave them out");
-    if (!rc && options->image && e->forward.model.config.image.height == 0)
-        rc = error_set(&err, -EDOM, "--image is for nets of images: leave it out");
     if (!rc && options->bleu)
         rc = client_eval_bleu(loss, tokens, &e->forward, &e->options, e->events, user, &err);
     else if (!rc && e->forward.model.config.n_labels > 0)

@@ -31,28 +31,15 @@ struct eval_bleu {
     struct error error;
 };
 
-static int check(const struct client_forward *forward, const struct eps_eval_options *o, struct error *err)
+static int check(const struct client_forward *forward, const struct eps_eval_options *o,
+                 const struct eps_eval_events *events, struct error *err)
 {
     const struct model_config *config = &forward->model.config;
-    const char *name = o->stride                  ? "--stride"
-                       : !isnan(o->mask_fraction) ? "--mask-fraction"
-                       : o->columns               ? "--columns"
-                       : o->separator             ? "--separator"
-                       : o->pack                  ? "--pack"
-                       : o->train_on              ? "--train-on"
-                       : o->chat_template         ? "--chat-template"
-                       : o->split_special_tokens  ? "--split-special-tokens"
-                       : o->long_rows             ? "--long"
-                       : o->eval_tokens           ? "--eval-tokens"
-                       : o->batch                 ? "--batch"
-                       : o->seq                   ? "--seq"
-                       : o->source_seq            ? "--source-seq"
-                                                  : NULL;
 
     if (!model_has_source(config))
         return error_set(err, -EDOM, "--bleu is for a model that writes the target of a source; a %s model does not",
                          config->family->model_type);
-    return name ? error_set(err, -EDOM, "%s is not for --bleu: leave it out", name) : 0;
+    return client_eval_check(o, EPS_OF_HYPOTHESES, events, err);
 }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
@@ -203,7 +190,7 @@ int client_eval_bleu(double *loss, uint64_t *n_tokens, struct client_forward *fo
                      struct error *err)
 {
     struct eval_bleu e = {.options = options, .events = events, .user = user, .documents = {.fd = -1}};
-    int rc = check(forward, options, err);
+    int rc = check(forward, options, events, err);
 
     *loss = NAN;
     if (!rc)

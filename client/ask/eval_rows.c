@@ -35,6 +35,15 @@ int client_eval_check_predictions(const struct client_data *data, const char *pa
     return 0;
 }
 
+int client_eval_check(const struct eps_eval_options *options, unsigned task, const struct eps_eval_events *events,
+                      struct error *err)
+{
+    struct eps_eval_options asked = *options;
+
+    asked.predictions = events->on_prediction ? "" : NULL;
+    return client_options_check_tasks(&asked, EPS_COMMAND_EVAL, task, false, err);
+}
+
 static int read_rows(struct eval_rows *e, struct error *err)
 {
     const struct client_model *model = &e->forward->model;
@@ -69,7 +78,7 @@ static int resolve(struct eval_rows *e, struct error *err)
         o->seq = facts.seq;
     if (o->seq == 0)
         o->seq = facts.longest < n_positions - 7 ? (facts.longest + 7) / 8 * 8 : n_positions;
-    int rc = client_options_check_seq(o->seq, n_positions, o->source_seq, facts.source, err);
+    int rc = client_options_check_seq(o->seq, n_positions, err);
     if (rc)
         return rc;
     if (o->seq < facts.least)
@@ -158,8 +167,7 @@ int client_eval_rows(double *loss, uint64_t *n_rows, struct client_forward *forw
                      const struct eps_eval_events *events, void *user, struct error *err)
 {
     struct eval_rows e = {.forward = forward, .options = options, .events = events, .user = user};
-    int rc =
-        client_source_kind(&forward->model.config, 0)->check_evaluation(options, events->on_prediction != NULL, err);
+    int rc = client_eval_check(options, client_source_kind(&forward->model.config, 0)->task, events, err);
 
     if (!rc)
         rc = read_rows(&e, err);

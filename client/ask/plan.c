@@ -171,14 +171,17 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     return rc;
 }
 
-static int check_preferences(const struct question *q, const struct eps_train_options *in, struct error *err)
+/* The data are not known, so a model of text may be given conversations. */
+static int check_tasks(const struct question *q, const struct eps_train_options *in, struct error *err)
 {
-    if (isnan(in->dpo_beta))
-        return 0;
-    if (q->task || q->config.family->masked)
+    const struct client_source_ops *kind = client_source_kind(&q->config, in->mask_fraction);
+    const bool pairs = !isnan(in->dpo_beta), text = kind == &client_source_text;
+    const unsigned tasks = pairs ? EPS_OF_PREFERENCES : EPS_OF_TEXT | EPS_OF_CONVERSATIONS;
+
+    if (pairs && (q->task || q->config.family->masked))
         return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
                          q->config.family->model_type);
-    return client_source_preferences.check(in, err);
+    return client_options_check_tasks(in, EPS_COMMAND_PLAN, text ? tasks : kind->task, false, err);
 }
 
 /* Undo: model_free(&q->model), also after a failure. */
@@ -189,13 +192,13 @@ static int open_question(struct question *q, const struct eps_train_options *in,
         return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
     int rc = read_config(q, in, err);
     if (!rc)
-        rc = check_preferences(q, in, err);
-    if (!rc)
         rc = resolve(q, in, err);
     if (!rc)
         rc = client_options_model(&q->model, &q->config, &q->options, err);
     if (!rc && in->pack)
         rc = client_source_check_packs(&q->model, err);
+    if (!rc)
+        rc = check_tasks(q, in, err);
     if (rc)
         return rc;
     q->shared = q->backend->takes_turns && !in->host_mem;

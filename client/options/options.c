@@ -26,11 +26,13 @@ enum {
 struct eps_train_options eps_train_defaults(void)
 {
     struct eps_train_options options = {0};
+    struct eps_option row;
     size_t n;
     const struct eps_option *rows = eps_options(&n);
 
     for (size_t i = 0; i < n; i++)
-        client_option_clear(&options, &rows[i]);
+        if (eps_option_of(&row, &rows[i], EPS_COMMAND_TRAIN))
+            client_option_clear(&options, &row);
     return options;
 }
 
@@ -126,28 +128,17 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
-int client_options_check_seq(uint32_t seq, uint32_t n_positions, uint32_t source_seq, uint32_t source,
-                             struct error *err)
+int client_options_check_seq(uint32_t seq, uint32_t n_positions, struct error *err)
 {
-    if (source_seq > 0 && source == 0)
-        return error_set(err, -EDOM, "--source-seq %u is for encoder-decoders, whose rows have a source: leave it out",
-                         source_seq);
     return seq > n_positions ? error_set(err, -EDOM, "--seq %u is more than the model's %u positions", seq, n_positions)
                              : 0;
 }
 
-int client_options_mask(double *fraction, bool masked, struct error *err)
+int client_options_mask(double *fraction, struct error *err)
 {
-    if (isnan(*fraction) && masked)
+    if (isnan(*fraction))
         *fraction = CLIENT_MASKS_FRACTION;
-    if (masked)
-        return client_masks_check(*fraction, err);
-    if (!isnan(*fraction))
-        return error_set(err, -EDOM,
-                         "--mask-fraction %g is for models that predict masked tokens; this one predicts the next "
-                         "token: leave it out",
-                         *fraction);
-    return 0;
+    return client_masks_check(*fraction, err);
 }
 
 static double preset_lr(const struct eps_preset *preset)
@@ -296,7 +287,7 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
                  : facts->whole  ? rows_seq(facts)
                                  : o->seq;
     }
-    rc = client_options_check_seq(o->seq, facts->n_positions, o->source_seq, facts->source, err);
+    rc = client_options_check_seq(o->seq, facts->n_positions, err);
     o->source_seq = facts->source;
     return rc;
 }
@@ -381,15 +372,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     return client_options_check_thaw(o, err);
 }
 
-static int resolve_preference(struct eps_train_options *o, bool pairs, struct error *err)
+static int resolve_preference(struct eps_train_options *o, struct error *err)
 {
-    if (!pairs && !(isnan(o->dpo_beta) && isnan(o->dpo_smoothing)))
-        return error_set(err, -EDOM,
-                         "%s is for preferences, and --data has none: lines of .jsonl with prompt, chosen and "
-                         "rejected",
-                         isnan(o->dpo_beta) ? "--dpo-smoothing" : "--dpo-beta");
-    if (!pairs)
-        return 0;
     o->dpo_beta = chosen(o->dpo_beta, 0.1); /* as in the paper, and in TRL */
     o->dpo_smoothing = chosen(o->dpo_smoothing, 0);
     if (!(o->dpo_beta > 0 && o->dpo_beta <= PREFERENCE_MOST_BETA))
@@ -403,9 +387,8 @@ static int check_smoothing(const struct eps_train_options *o, const struct clien
 {
     if (isnan(o->label_smoothing))
         return 0;
-    if (facts->pairs || facts->task == EPS_REGRESS)
-        return error_set(err, -EDOM, "--label-smoothing is for tokens and classes, not for %s: leave it out",
-                         facts->pairs ? "preferences" : "numbers");
+    if (facts->task == EPS_REGRESS)
+        return error_set(err, -EDOM, "--label-smoothing is for tokens and classes, not for numbers: leave it out");
     if (o->label_smoothing >= 0 && o->label_smoothing < 1)
         return 0;
     return error_set(err, -EDOM, "--label-smoothing %g is not within 0 and 1", o->label_smoothing);
@@ -463,10 +446,10 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = resolve_shape(out, facts, err);
     if (!rc)
         rc = client_options_commit(out, err);
-    if (!rc)
-        rc = client_options_mask(&out->mask_fraction, facts->masked, err);
-    if (!rc)
-        rc = resolve_preference(out, facts->pairs, err);
+    if (!rc && facts->masked)
+        rc = client_options_mask(&out->mask_fraction, err);
+    if (!rc && facts->pairs)
+        rc = resolve_preference(out, err);
     if (!rc)
         rc = check_smoothing(out, facts, err);
     if (rc)

@@ -77,13 +77,11 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
 /* Says that data (n names, of which the first is said) hold nothing, after their option and a blank, or "". -EINVAL. */
 int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err);
 
-/* Checks the tokens of a row, and those that are asked to be its source; source: those that are (struct client_facts).
- * -EDOM. */
-int client_options_check_seq(uint32_t seq, uint32_t n_positions, uint32_t source_seq, uint32_t source,
-                             struct error *err);
+/* Checks the tokens of a row: -EDOM. */
+int client_options_check_seq(uint32_t seq, uint32_t n_positions, struct error *err);
 
-/* Checks a fraction of tokens to be masked, and chooses it if it is NAN. Without masks it must be NAN. -EDOM. */
-int client_options_mask(double *fraction, bool masked, struct error *err);
+/* Checks a fraction of tokens to be masked, and chooses it if it is NAN: -EDOM. */
+int client_options_mask(double *fraction, struct error *err);
 
 /* Number of training tokens (client_windows_n_train). options are resolved. */
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
@@ -160,6 +158,11 @@ struct client_devices {
     uint64_t budget; /* largest */
 };
 void client_options_complete(struct eps_train_options *options, const struct client_devices *devices);
+
+/* Refuses options of a command's struct that go with none of these tasks (bits of enum eps_tasks): -EDOM. A whole number of
+ * 0 asks for nothing. continued: of a run that is resumed or attached to, whose stored options are its own. */
+int client_options_check_tasks(const void *options, enum eps_command command, unsigned tasks, bool continued,
+                               struct error *err);
 
 /* Refuses options that do not go with `connect`, before waiting for it: -EDOM. */
 int client_options_check_connect(const struct eps_train_options *options, struct error *err);

@@ -7,7 +7,15 @@
 
 #include <assert.h>
 
-#define AT(member) offsetof(struct eps_train_options, member)
+#define AT(member)          offsetof(struct eps_train_options, member)
+#define EVAL_OF(of, member) .columns[EPS_COMMAND_EVAL] = {true, offsetof(struct eps_eval_options, member), of}
+#define DATA_OF(of, member) .columns[EPS_COMMAND_DATA] = {true, offsetof(struct eps_data_options, member), of}
+#define EVAL(member)        EVAL_OF(0, member)
+#define DATA(member)        DATA_OF(0, member)
+
+#define STREAMS   (EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS)
+#define DOCUMENTS (EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES)
+#define TOKENS    (STREAMS | DOCUMENTS | EPS_OF_TARGETS)
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
 static_assert(AT(n_data) == AT(data) + sizeof(const char *const *), "files and their number");
@@ -189,7 +197,8 @@ static const struct eps_option rows[] = {
      .offset = AT(base_model),
      .train = "where the base of an adapter is, if --model, or the checkpoint of --resume, is an adapter whose "
               "adapter_config.json names another place",
-     .plan = "as in eps train"},
+     .plan = "as in eps train",
+     DATA_OF(EPS_OF_TEXT | DOCUMENTS, base_model)},
     {.name = "--approximate",
      .value = "wta=X,attention=X,coded=N,pool=N|any",
      .kind = EPS_OPTION_TEXT,
@@ -309,23 +318,27 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(order),
      .key = 24,
-     .train = "order of the sequences; default shuffled"},
+     .train = "order of the sequences; default shuffled",
+     DATA_OF(EPS_OF_CONVERSATIONS, order)},
     {.name = "--mask-fraction",
      .value = "X",
      .kind = EPS_OPTION_REAL,
      .offset = AT(mask_fraction),
+     .tasks = EPS_OF_MASKED | EPS_OF_SPANS,
      .key = 23,
      .stored = EPS_STORED_ABSENT,
      .train = "for a model that predicts masked tokens: the fraction of tokens that it has to predict, drawn anew in "
               "each epoch. Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. "
               "Special tokens are never drawn. Default 0.15. For an encoder-decoder: train it on text to restore spans "
-              "of three tokens on average, this fraction of all (T5)"},
+              "of three tokens on average, this fraction of all (T5)",
+     EVAL(mask_fraction)},
     {.name = "--seed",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,
      .offset = AT(seed),
      .key = 26,
-     .train = "seed for fresh weights, order, masks and dropout; default 0"},
+     .train = "seed for fresh weights, order, masks and dropout; default 0",
+     EVAL_OF(EPS_OF_MASKED | EPS_OF_SPANS, seed)},
     {.name = "--deterministic",
      .kind = EPS_OPTION_FLAG,
      .offset = AT(deterministic),
@@ -340,14 +353,21 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_TAKES,
      .train = "measure the held-out loss every N steps and before the first; it is always measured after the last. The "
               "checkpoint with the lowest loss is kept as DIR/best"},
+    {.name = "--stride", .value = "N", .kind = EPS_OPTION_COUNT, EVAL_OF(EPS_OF_TEXT, stride)},
+    {.name = "--predictions",
+     .value = "FILE",
+     .kind = EPS_OPTION_TEXT,
+     EVAL_OF(EPS_OF_LABELS | EPS_OF_IMAGES | EPS_OF_HYPOTHESES, predictions)},
     {.name = "--eval-tokens",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,
      .offset = AT(eval_tokens),
+     .tasks = TOKENS,
      .key = 28,
      .stored = EPS_STORED_LATER,
      .resume = EPS_RESUME_TAKES,
-     .train = "tokens per evaluation, spread over the held-out data; 0: all; default 65536; with --task always all"},
+     .train = "tokens per evaluation, spread over the held-out data; 0: all; default 65536; with --task always all",
+     EVAL(eval_tokens)},
     {.name = "--patience",
      .value = "N",
      .kind = EPS_OPTION_COUNT,
@@ -466,4 +486,16 @@ const struct eps_option *eps_options(size_t *n)
 {
     *n = sizeof rows / sizeof *rows;
     return rows;
+}
+
+bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command)
+{
+    const struct eps_option_column *column = &row->columns[command];
+
+    *out = *row;
+    if (command == EPS_COMMAND_TRAIN || command == EPS_COMMAND_PLAN)
+        return row->train || row->plan;
+    out->offset = column->offset;
+    out->tasks = column->tasks ? column->tasks : row->tasks;
+    return column->has;
 }

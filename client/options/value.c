@@ -29,12 +29,12 @@ const char *client_option_key(char out[CLIENT_OPTION_KEY], const struct eps_opti
 
 /* ---- by type ----------------------------------------------------------------------------------------------------- */
 
-static const void *value_at(const struct eps_train_options *options, const struct eps_option *row)
+static const void *value_at(const void *options, const struct eps_option *row)
 {
     return (const char *)options + row->offset;
 }
 
-static const char *text_at(const struct eps_train_options *options, const struct eps_option *row)
+static const char *text_at(const void *options, const struct eps_option *row)
 {
     return *(const char *const *)value_at(options, row);
 }
@@ -72,7 +72,7 @@ static size_t value_bytes(const struct eps_option *row)
 }
 
 /* Value of a whole number, a choice or a flag. */
-static uint64_t whole(const struct eps_train_options *options, const struct eps_option *row)
+static uint64_t whole(const void *options, const struct eps_option *row)
 {
     const void *at = value_at(options, row);
 
@@ -110,7 +110,7 @@ void client_option_clear(struct eps_train_options *options, const struct eps_opt
     }
 }
 
-bool client_option_is_set(const struct eps_train_options *options, const struct eps_option *row)
+bool client_option_is_set(const void *options, const struct eps_option *row)
 {
     if (is_text(row) || row->kind == EPS_OPTION_TEXTS)
         return text_at(options, row);
@@ -169,8 +169,7 @@ static void print_real(char out[32], double value)
     }
 }
 
-const char *client_option_print(char out[CLIENT_OPTION_TEXT], const struct eps_train_options *options,
-                                const struct eps_option *row)
+const char *client_option_print(char out[CLIENT_OPTION_TEXT], const void *options, const struct eps_option *row)
 {
     const double *real = value_at(options, row);
     char first[CLIENT_OPTION_KEY], second[CLIENT_OPTION_KEY] = "";

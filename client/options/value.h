@@ -21,7 +21,7 @@ const char *client_option_key(char out[CLIENT_OPTION_KEY], const struct eps_opti
 
 /* Unsets the option. */
 void client_option_clear(struct eps_train_options *options, const struct eps_option *row);
-bool client_option_is_set(const struct eps_train_options *options, const struct eps_option *row);
+bool client_option_is_set(const void *options, const struct eps_option *row);
 
 /* Copies the value; a text stays its owner's. */
 void client_option_copy(struct eps_train_options *to, const struct eps_train_options *from,
@@ -32,10 +32,9 @@ void client_option_copy(struct eps_train_options *to, const struct eps_train_opt
 bool client_option_same(const struct eps_train_options *a, const struct eps_train_options *b,
                         const struct eps_option *row);
 
-/* Formats the value as it is typed; a real number in its shortest exact form, a flag that is set as nothing. Unset:
- * "none", or "default without it" of a flag or a text. Returns out. */
-const char *client_option_print(char out[CLIENT_OPTION_TEXT], const struct eps_train_options *options,
-                                const struct eps_option *row);
+/* Formats the value as it is typed; a real number in its shortest exact form, a flag that is set as nothing. Unset: "none",
+ * or "default without it" of a flag or a text. Returns out. */
+const char *client_option_print(char out[CLIENT_OPTION_TEXT], const void *options, const struct eps_option *row);
 
 /* The value as in training.json: an unset real number or text is null. Owned; NULL: no memory, or a text that is not
  * UTF-8. Not of EPS_OPTION_TEXTS. */

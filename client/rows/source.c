@@ -50,13 +50,10 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
     return rc;
 }
 
-int client_source_check(const struct client_source_ops *kind, const struct eps_train_options *asked, struct error *err)
+unsigned client_source_tasks(const struct client_source_ops *kind)
 {
-    const char *name = asked->image ? "--image" : asked->augment ? "--augment" : NULL;
-
-    if (name && kind != &client_source_images)
-        return error_set(err, -EDOM, "%s is for images, and the model does not see any: leave it out", name);
-    return kind->check(asked, err);
+    return kind != &client_source_text ? kind->task
+                                       : EPS_OF_TEXT | EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES | EPS_OF_SPANS;
 }
 
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)

@@ -166,17 +166,12 @@ struct client_source {
 /* Every member is required, unless it says otherwise. */
 struct client_source_ops {
     const char *name;
+    enum eps_tasks task;
     unsigned fields;  /* 1u << enum client_field of each that its rows have */
     bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
 
-    /* Refuses options of a run that the source has no use for. -EDOM with a sentence that names the option. */
-    int (*check)(const struct eps_train_options *asked, struct error *err);
-
-    /* As check, for options of an evaluation. predicts: the caller wants a prediction for each row. */
-    int (*check_evaluation)(const struct eps_eval_options *asked, bool predicts, struct error *err);
-
-    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with
-     * a sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
+    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with a
+     * sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
     int (*open)(struct client_source **out, const struct client_source_setup *setup, struct error *err);
 
     /* Opens files that hold such rows: client_data_open, or another one with its contract. */
@@ -255,8 +250,9 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err);
 
-/* ops->check; and refuses options of images for other kinds. -EDOM with a sentence. */
-int client_source_check(const struct client_source_ops *kind, const struct eps_train_options *asked, struct error *err);
+/* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Spans are
+ * among them, as what is said of options of spans depends on the data. */
+unsigned client_source_tasks(const struct client_source_ops *kind);
 
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);

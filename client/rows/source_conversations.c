@@ -21,31 +21,6 @@ struct conversations {
     uint32_t *work; /* (seq + 1) */
 };
 
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const bool begins = !asked->resume && !asked->attach; /* else it is stored, and of no use */
-    const char *name = asked->columns                 ? "--columns"
-                       : begins && asked->separator   ? "--separator"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                                                      : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is not for conversations, which are rows of their own: leave it out", name)
-                : 0;
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    const char *name = asked->stride                  ? "--stride"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : asked->columns               ? "--columns"
-                       : predicts                     ? "--predictions"
-                       : asked->separator             ? "--separator"
-                                                      : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is not for conversations, which are rows of their own: leave it out", name)
-                : 0;
-}
-
 static void close_source(struct client_source *source)
 {
     struct conversations *c = (struct conversations *)source;
@@ -425,10 +400,9 @@ static uint64_t progress_packed(const struct client_source *source, uint64_t n)
 
 const struct client_source_ops client_source_conversations = {
     .name = "conversations",
+    .task = EPS_OF_CONVERSATIONS,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = read_rows,
@@ -450,10 +424,9 @@ const struct client_source_ops client_source_conversations = {
 
 const struct client_source_ops client_source_packed = {
     .name = "packed conversations",
+    .task = EPS_OF_CONVERSATIONS,
     .fields =
         1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS | 1u << CLIENT_FIELD_ENTRIES,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_packed,
     .open_files = client_data_open,
     .read = read_rows,

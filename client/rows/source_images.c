@@ -16,7 +16,6 @@
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,50 +55,6 @@ static const struct pictures *of(const struct client_source *source)
 static uint32_t n_pixels(const struct pictures *p)
 {
     return p->frame.height * p->frame.width;
-}
-
-/* ---- Options ---- */
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
-    const char *name = asked->columns                          ? "--columns"
-                       : begins && asked->separator            ? "--separator"
-                       : begins && asked->train_on             ? "--train-on"
-                       : begins && asked->chat_template        ? "--chat-template"
-                       : begins && asked->split_special_tokens ? "--split-special-tokens"
-                       : begins && asked->long_rows            ? "--long"
-                       : begins && asked->pack                 ? "--pack"
-                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
-                       : !isnan(asked->dpo_beta)               ? "--dpo-beta"
-                       : limited                               ? "--eval-tokens"
-                                                               : NULL;
-    struct client_augment augment;
-    struct client_frame frame;
-
-    if (name)
-        return error_set(err, -EDOM, "%s is for text, and the model sees images: leave it out", name);
-    const int rc = client_frame_parse(&frame, asked->image, err);
-    return rc ? rc : client_augment_parse(&augment, asked->augment, err);
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    const char *name = asked->stride                  ? "--stride"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : asked->eval_tokens           ? "--eval-tokens"
-                       : asked->columns               ? "--columns"
-                       : asked->pack                  ? "--pack"
-                       : asked->separator             ? "--separator"
-                       : asked->train_on              ? "--train-on"
-                       : asked->long_rows             ? "--long"
-                       : asked->chat_template         ? "--chat-template"
-                       : asked->split_special_tokens  ? "--split-special-tokens"
-                                                      : NULL;
-
-    (void)predicts;
-    return name ? error_set(err, -EDOM, "%s is for text, and the model sees images: leave it out", name) : 0;
 }
 
 /* ---- Opened, read, settled ---- */
@@ -434,10 +389,9 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_images = {
     .name = "images",
+    .task = EPS_OF_IMAGES,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
     .fixes_batch = true,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open_images,
     .read = read_images,

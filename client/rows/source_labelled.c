@@ -26,46 +26,6 @@ struct labelled {
     uint32_t *targets; /* (subsets[CLIENT_HELD_OUT].n) labels */
 };
 
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const bool limited = asked->eval_tokens != UINT64_MAX && asked->eval_tokens != 0;
-    const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    const char *name = begins && asked->train_on               ? "--train-on"
-                       : begins && asked->chat_template        ? "--chat-template"
-                       : begins && asked->split_special_tokens ? "--split-special-tokens"
-                       : begins && asked->long_rows            ? "--long"
-                       : begins && asked->pack                 ? "--pack"
-                       : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
-                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
-                       : limited                               ? "--eval-tokens"
-                                                               : NULL;
-
-    if (!name)
-        return 0;
-    return error_set(err, -EDOM, "%s is for models that predict tokens: leave it out, as rows are classified whole",
-                     name);
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    const char *name = asked->stride                           ? "--stride"
-                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
-                       : asked->eval_tokens                    ? "--eval-tokens"
-                       : asked->train_on                       ? "--train-on"
-                       : asked->long_rows                      ? "--long"
-                       : asked->chat_template                  ? "--chat-template"
-                       : asked->split_special_tokens           ? "--split-special-tokens"
-                       : asked->pack                           ? "--pack"
-                       : asked->separator == EPS_SEPARATOR_EOS ? "--separator eos"
-                                                               : NULL;
-
-    (void)predicts;
-    if (!name)
-        return 0;
-    return error_set(err, -EDOM,
-                     "%s is for models that predict tokens, and this one classifies whole rows: leave it out", name);
-}
-
 static void close_source(struct client_source *source)
 {
     struct labelled *l = (struct labelled *)source;
@@ -291,10 +251,9 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_labelled = {
     .name = "labelled",
+    .task = EPS_OF_LABELS,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open_rows,
     .read = read_rows,

@@ -13,20 +13,6 @@ struct masked {
     struct client_masks masks;
 };
 
-static const char reader[] = "a model that predicts masked tokens reads";
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    return client_windowed_check(asked, reader, err);
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    const int rc = client_windowed_check_evaluation(asked, predicts, reader, err);
-
-    return rc ? rc : client_windowed_refuse_stride(asked, "predicts masked tokens", err);
-}
-
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
 {
     struct masked *masked = calloc(1, sizeof *masked);
@@ -86,10 +72,9 @@ static void close_source(struct client_source *source)
 
 const struct client_source_ops client_source_masked = {
     .name = "masked",
+    .task = EPS_OF_MASKED,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,30 +18,6 @@ struct preferences {
     double beta;
     uint32_t *work; /* (seq + 1) */
 };
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const bool begins = !asked->resume && !asked->attach; /* else it is stored, and of no use */
-    const char *name = asked->columns                 ? "--columns"
-                       : begins && asked->separator   ? "--separator"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : begins && asked->train_on    ? "--train-on"
-                       : asked->pack                  ? "--pack"
-                                                      : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is not for preferences, of which both answers are scored: leave it out",
-                            name)
-                : 0;
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    (void)asked, (void)predicts;
-    return error_set(
-        err, -EDOM,
-        "--data has preferences, which a run compares with the model that it began from: evaluate them there, "
-        "with --eval-data and --eval-every");
-}
 
 static void close_source(struct client_source *source)
 {
@@ -287,11 +262,10 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_preferences = {
     .name = "preferences",
+    .task = EPS_OF_PREFERENCES,
     .fields =
         1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = read_rows,

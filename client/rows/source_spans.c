@@ -25,24 +25,6 @@ struct spans {
     uint32_t *entries;         /* (of.n) its entries; (of.target) those of a target; (of.n_runs) none */
 };
 
-static const char reader[] = "a model that restores spans reads";
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const int rc = client_masks_check(asked->mask_fraction, err);
-
-    return rc ? rc : client_windowed_check(asked, reader, err);
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    int rc = client_masks_check(asked->mask_fraction, err);
-
-    if (!rc)
-        rc = client_windowed_check_evaluation(asked, predicts, reader, err);
-    return rc ? rc : client_windowed_refuse_stride(asked, "restores spans", err);
-}
-
 /* The tokens <extra_id_0> and so on, as far as the tokenizer has them. */
 static int find_sentinels(struct spans *s, struct client_tokenizer *tokenizer, struct error *err)
 {
@@ -97,7 +79,10 @@ static int settle(struct client_source *source, const struct client_source_rules
 {
     struct spans *s = (struct spans *)source;
     const uint32_t any = UINT32_MAX;
+    const int rc = client_masks_check(rules->mask_fraction, err);
 
+    if (rc)
+        return rc;
     s->fraction = rules->mask_fraction;
     s->seq = rules->seq;
     s->source_seq = rules->source_seq ? rules->source_seq : DEFAULT_SOURCE;
@@ -228,10 +213,9 @@ static void close_source(struct client_source *source)
 
 const struct client_source_ops client_source_spans = {
     .name = "spans",
+    .task = EPS_OF_SPANS,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

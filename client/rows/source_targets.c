@@ -11,7 +11,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,38 +24,6 @@ struct targets {
     uint32_t seq, source_seq;
     uint32_t *work; /* (the longest row) */
 };
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    const char *name = asked->columns                          ? "--columns"
-                       : begins && asked->separator            ? "--separator"
-                       : begins && asked->pack                 ? "--pack"
-                       : begins && asked->train_on             ? "--train-on"
-                       : begins && asked->chat_template        ? "--chat-template"
-                       : begins && asked->split_special_tokens ? "--split-special-tokens"
-                       : !isnan(asked->mask_fraction)          ? "--mask-fraction"
-                       : !isnan(asked->dpo_beta)               ? "--dpo-beta"
-                                                               : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is not for sources and their targets: leave it out", name) : 0;
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    const char *name = asked->stride                  ? "--stride"
-                       : !isnan(asked->mask_fraction) ? "--mask-fraction"
-                       : asked->columns               ? "--columns"
-                       : predicts                     ? "--predictions"
-                       : asked->separator             ? "--separator"
-                       : asked->pack                  ? "--pack"
-                       : asked->train_on              ? "--train-on"
-                       : asked->chat_template         ? "--chat-template"
-                       : asked->split_special_tokens  ? "--split-special-tokens"
-                                                      : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is not for sources and their targets: leave it out", name) : 0;
-}
 
 static void close_source(struct client_source *source)
 {
@@ -364,10 +331,9 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
 
 const struct client_source_ops client_source_targets = {
     .name = "targets",
+    .task = EPS_OF_TARGETS,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = true,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = read_rows,

@@ -4,18 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static const char reader[] = "the data are";
-
-static int check(const struct eps_train_options *asked, struct error *err)
-{
-    return client_windowed_check(asked, reader, err);
-}
-
-static int check_evaluation(const struct eps_eval_options *asked, bool predicts, struct error *err)
-{
-    return client_windowed_check_evaluation(asked, predicts, reader, err);
-}
-
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
 {
     struct client_windowed *text = calloc(1, sizeof *text);
@@ -58,10 +46,9 @@ static void close_source(struct client_source *source)
 
 const struct client_source_ops client_source_text = {
     .name = "text",
+    .task = EPS_OF_TEXT,
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .fixes_batch = false,
-    .check = check,
-    .check_evaluation = check_evaluation,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

@@ -10,52 +10,6 @@ static const struct client_windowed *of(const struct client_source *source)
     return (const struct client_windowed *)source;
 }
 
-static int refuse(const char *chat_template, enum eps_train_on train_on, enum eps_split split, enum eps_long long_rows,
-                  bool pack, const char *reader, struct error *err)
-{
-    const char *name = chat_template ? "--chat-template"
-                       : train_on    ? "--train-on"
-                       : split       ? "--split-special-tokens"
-                       : long_rows   ? "--long"
-                       : pack        ? "--pack"
-                                     : NULL;
-
-    return name ? error_set(err, -EDOM, "%s is for conversations, and %s a stream of text: leave it out", name, reader)
-                : 0;
-}
-
-int client_windowed_check(const struct eps_train_options *asked, const char *reader, struct error *err)
-{
-    if (asked->columns)
-        return error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
-    const bool begins = !asked->resume && !asked->attach; /* else they are stored, and of no use */
-    return begins ? refuse(asked->chat_template, asked->train_on, asked->split_special_tokens, asked->long_rows,
-                           asked->pack, reader, err)
-                  : 0;
-}
-
-int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, const char *reader,
-                                     struct error *err)
-{
-    const int rc = refuse(asked->chat_template, asked->train_on, asked->split_special_tokens, asked->long_rows,
-                          asked->pack, reader, err);
-
-    if (rc)
-        return rc;
-    return asked->columns || predicts
-               ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
-                           asked->columns ? "--columns" : "--predictions")
-               : 0;
-}
-
-int client_windowed_refuse_stride(const struct eps_eval_options *asked, const char *does, struct error *err)
-{
-    return asked->stride
-               ? error_set(err, -EDOM, "--stride %u: the model %s, each from its whole sequence: leave it out",
-                           asked->stride, does)
-               : 0;
-}
-
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                          struct error *err)
 {

@@ -15,15 +15,6 @@ struct client_windowed {
     uint64_t seed;
 };
 
-/* Refuse options that are for other rows. reader stands in the sentence "--pack is for conversations, and READER a
- * stream of text". -EDOM. */
-int client_windowed_check(const struct eps_train_options *asked, const char *reader, struct error *err);
-int client_windowed_check_evaluation(const struct eps_eval_options *asked, bool predicts, const char *reader,
-                                     struct error *err);
-
-/* Refuses --stride of a model that reads a window whole. does: what it "predicts" or "restores". -EDOM. */
-int client_windowed_refuse_stride(const struct eps_eval_options *asked, const char *does, struct error *err);
-
 /* The model's tokenizer splits text; without one, bytes are tokens. */
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                          struct error *err);

@@ -68,6 +68,11 @@ static void note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
+static int check_tasks(const struct eps_train_options *in, unsigned tasks, struct error *err)
+{
+    return client_options_check_tasks(in, EPS_COMMAND_TRAIN, tasks, in->resume || in->attach, err);
+}
+
 /* The kind of rows that the open files have; the options must be for it. */
 static int find_kind(const struct client_source_ops **out, struct client_run *run, const struct eps_train_options *in,
                      const struct client_watch *watch, struct error *err)
@@ -78,7 +83,7 @@ static int find_kind(const struct client_source_ops **out, struct client_run *ru
 
     if (!rc && in->pack)
         *out = client_source_pack(*out);
-    return rc ? rc : client_source_check(*out, in, err);
+    return rc ? rc : check_tasks(in, (*out)->task, err);
 }
 
 /* If the preset learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that exists
@@ -140,9 +145,7 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
                      struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
-    const bool undecided = kind == &client_source_text &&
-                           (in->chat_template || in->train_on || in->split_special_tokens || in->long_rows || in->pack);
-    int rc = undecided ? 0 : client_source_check(kind, in, err);
+    int rc = check_tasks(in, client_source_tasks(kind), err);
 
     if (!rc)
         rc = open_data(run, in, kind, err);

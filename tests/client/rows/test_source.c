@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
+#include "client/options/options.h"
 #include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
@@ -236,10 +237,11 @@ TEST(options_that_a_source_has_no_use_for_are_refused)
     const struct eps_train_options none = eps_train_defaults();
     const struct eps_eval_options plain = eps_eval_defaults();
     struct eps_train_options columns = none, separator = none, fraction = none, limited = none;
-    struct eps_eval_options stride = plain, columned = plain, evaluated = plain;
+    struct eps_eval_options stride = plain, columned = plain, evaluated = plain, predicted = plain;
 
     columns.columns = "a,b", separator.separator = EPS_SEPARATOR_EOS, fraction.mask_fraction = 0.2;
     limited.eval_tokens = 500, stride.stride = 2, columned.columns = "a,b", evaluated.eval_tokens = 500;
+    predicted.predictions = "p.tsv";
     const struct {
         const struct eps_train_options *asked;
         const char *option;
@@ -247,28 +249,30 @@ TEST(options_that_a_source_has_no_use_for_are_refused)
     } runs[] = {{&none, "", {false, false, false}},
                 {&columns, "--columns", {true, true, false}},
                 {&separator, "--separator eos", {false, false, true}},
-                {&fraction, "--mask-fraction", {false, false, true}}, /* of a text, its options refuse it */
+                {&fraction, "--mask-fraction", {true, false, true}},
                 {&limited, "--eval-tokens", {false, false, true}}};
     const struct {
         const struct eps_eval_options *asked;
-        bool predicts;
         const char *option;
         bool refused[KINDS];
-    } evaluations[] = {{&plain, false, "", {false, false, false}},
-                       {&plain, true, "--predictions", {true, true, false}},
-                       {&columned, false, "--columns", {true, true, false}},
-                       {&stride, false, "--stride", {false, true, true}},
-                       {&evaluated, false, "--eval-tokens", {false, false, true}}};
+    } evaluations[] = {{&plain, "", {false, false, false}},
+                       {&predicted, "--predictions", {true, true, false}},
+                       {&columned, "--columns", {true, true, false}},
+                       {&stride, "--stride", {false, true, true}},
+                       {&evaluated, "--eval-tokens", {false, false, true}}};
 
     for (int kind = 0; kind < KINDS; kind++) {
         for (int i = 0; i < COUNT(runs); i++) {
             struct error err = {""};
-            ck_assert_int_eq(kinds[kind]->check(runs[i].asked, &err), runs[i].refused[kind] ? -EDOM : 0);
+            ck_assert_int_eq(client_options_check_tasks(runs[i].asked, EPS_COMMAND_TRAIN, kinds[kind]->task, false,
+                                                        &err),
+                             runs[i].refused[kind] ? -EDOM : 0);
             ck_assert_holds(err.text, runs[i].refused[kind] ? runs[i].option : "");
         }
         for (int i = 0; i < COUNT(evaluations); i++) {
             struct error err = {""};
-            ck_assert_int_eq(kinds[kind]->check_evaluation(evaluations[i].asked, evaluations[i].predicts, &err),
+            ck_assert_int_eq(client_options_check_tasks(evaluations[i].asked, EPS_COMMAND_EVAL, kinds[kind]->task,
+                                                        false, &err),
                              evaluations[i].refused[kind] ? -EDOM : 0);
             ck_assert_holds(err.text, evaluations[i].refused[kind] ? evaluations[i].option : "");
         }
