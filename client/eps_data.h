@@ -37,9 +37,9 @@ struct eps_data_options {
     const char *eval_data; /* with pack or images: if there are none, a tenth of the data is held out */
     enum eps_order order;  /* with pack */
     uint64_t seed;         /* with pack or images */
-    uint64_t limit;        /* rows that on_row gets; all are counted */
+    uint64_t limit;        /* not with images: rows that on_row gets, UINT64_MAX: 10; all are counted */
 };
-struct eps_data_options eps_data_defaults(void); /* limit 10, all others unset */
+struct eps_data_options eps_data_defaults(void); /* all options unset */
 
 enum eps_fate {
     EPS_KEPT,

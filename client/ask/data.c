@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEFAULT_LIMIT = 10 };
+
 struct show {
     const struct eps_data_options *options;
     const struct eps_data_events *events;
@@ -45,6 +47,7 @@ static int ask(void *user, struct error *err)
 /* Shows a row of n ids (CLIENT_TOKEN_TRAINED), of which the first n_seen are seen, and counts them. */
 static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids, struct error *err)
 {
+    const uint64_t limit = s->options->limit == UINT64_MAX ? DEFAULT_LIMIT : s->options->limit;
     struct eps_data_counts *counts = &s->counts;
 
     if (row.n > s->cap) {
@@ -65,7 +68,7 @@ static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids,
     counts->n_tokens += row.n_seen;
     row.tokens = s->tokens;
     row.number = ++counts->n_rows;
-    if (row.number <= s->options->limit && s->events->on_row)
+    if (row.number <= limit && s->events->on_row)
         s->events->on_row(s->user, &row);
     return 0;
 }
@@ -387,7 +390,7 @@ static int show(struct show *s, struct error *err)
 
 struct eps_data_options eps_data_defaults(void)
 {
-    return (struct eps_data_options){.limit = 10, .seed = UINT64_MAX};
+    return (struct eps_data_options){.limit = UINT64_MAX, .seed = UINT64_MAX};
 }
 
 int eps_data(struct eps_data_counts *out, const struct eps_data_options *options, const struct eps_data_events *events,

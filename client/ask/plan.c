@@ -3,6 +3,7 @@
 #include "client/ask/plan_timeline.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
+#include "client/images/view.h"
 #include "client/member.h"
 #include "client/model/adapter.h"
 #include "client/model/classifier.h"
@@ -76,7 +77,6 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     const bool of_images = !file && client_preset_is_of_images(name);
     struct client_model model;
     struct stat st;
-    int rc;
 
     if (!file && !preset && !of_images)
         return client_preset_unknown(name, err);
@@ -91,10 +91,10 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     if (preset && in->base_model)
         return error_set(err, -EDOM, "--base-model %.200s is for an adapter, and --model %s is a preset: leave it out",
                          in->base_model, name);
-    rc = of_images ? client_preset_open_images(&model, name, in->image, err)
-         : preset
-             ? client_preset_open(&model, preset, preset->vocabulary, err)
-             : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model}, in->task, err);
+    int rc = of_images ? client_preset_open_images(&model, in, err)
+             : preset  ? client_preset_open(&model, preset, preset->vocabulary, err)
+                       : client_classifier_open_fresh(&model, &(struct client_model_name){name, in->base_model},
+                                                      in->task, err);
     if (rc)
         return rc;
     if (in->lora && (rc = client_adapter_plan(&model, in->lora, err)) != 0) {
@@ -176,12 +176,16 @@ static int check_tasks(const struct question *q, const struct eps_train_options 
 {
     const struct client_source_ops *kind = client_source_kind(&q->config, in->mask_fraction);
     const bool pairs = !isnan(in->dpo_beta), text = kind == &client_source_text;
+    struct client_frame frame;
     const unsigned tasks = pairs ? EPS_OF_PREFERENCES : EPS_OF_TEXT | EPS_OF_CONVERSATIONS;
 
     if (pairs && (q->task || q->config.family->masked))
         return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
                          q->config.family->model_type);
-    return client_options_check_tasks(in, EPS_COMMAND_PLAN, text ? tasks : kind->task, false, err);
+    int rc = client_options_check_tasks(in, EPS_COMMAND_PLAN, text ? tasks : kind->task, false, err);
+    if (!rc)
+        rc = client_frame_parse(&frame, in->image, err);
+    return rc ? rc : client_frame_check(&frame, &q->config.image, err);
 }
 
 /* Undo: model_free(&q->model), also after a failure. */

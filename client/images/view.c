@@ -45,6 +45,14 @@ int client_frame_parse(struct client_frame *out, const char *text, struct error 
     return 0;
 }
 
+int client_frame_check(const struct client_frame *frame, const struct model_image *sees, struct error *err)
+{
+    if (frame->height == 0 || (frame->height == sees->height && frame->width == sees->width))
+        return 0;
+    return error_set(err, -EDOM, "--image %ux%u: the model sees images of %ux%u", frame->height, frame->width,
+                     sees->height, sees->width);
+}
+
 /* One word (n bytes) of --augment; false: unknown, wrong or there already. */
 static bool take_word(struct client_augment *a, const char *word, size_t n)
 {

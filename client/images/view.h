@@ -29,6 +29,7 @@
 #include "client/images/image.h"
 #include "proto/base/error.h"
 #include "proto/base/random.h"
+#include "proto/model/model.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,8 +59,10 @@ struct client_view {
 /* "32x32", "224x224,shorter=256". NULL: *out is empty. -EDOM with a sentence that names --image. */
 int client_frame_parse(struct client_frame *out, const char *text, struct error *err);
 
-/* "crop=4,flip,reflect", "resized-crop=0.08,flip". NULL: nothing is drawn. -EDOM with a sentence that names
- * --augment. */
+/* Refuses a frame with a size that a model does not see: -EDOM. */
+int client_frame_check(const struct client_frame *frame, const struct model_image *sees, struct error *err);
+
+/* "crop=4,flip,reflect", "resized-crop=0.08,flip". NULL: nothing is drawn. -EDOM with a sentence that names --augment. */
 int client_augment_parse(struct client_augment *out, const char *text, struct error *err);
 
 /* Refuses what does not fit the row: -EDOM with a sentence. */

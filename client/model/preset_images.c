@@ -48,14 +48,19 @@ bool client_preset_is_of_images(const char *name)
     return client_preset_images_name(find(name)) != NULL;
 }
 
-int client_preset_open_images(struct client_model *out, const char *name, const char *image, struct error *err)
+int client_preset_open_images(struct client_model *out, const struct eps_train_options *o, struct error *err)
 {
+    const char *name = o->model, *image = o->image;
+    const char *other = o->lora ? "--lora" : o->base_model ? "--base-model" : o->task ? "--task" : NULL;
     const size_t i = find(name);
     struct client_frame frame;
     char text[800];
-    const int rc = client_frame_parse(&frame, image, err);
 
     *out = (struct client_model){.config_fd = -1};
+    if (other)
+        return error_set(err, -EDOM, "%s is for models of text, and --model %s is a preset of images: leave it out",
+                         other, name);
+    const int rc = client_frame_parse(&frame, image, err);
     if (rc)
         return rc;
     if (frame.height != frame.width)

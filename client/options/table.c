@@ -304,6 +304,7 @@ static const struct eps_option rows[] = {
      .value = "own|forward|cudnn|scores|twice|ordered",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(attention),
+     .tasks = TOKENS | EPS_OF_LABELS,
      .key = 61,
      .stored = EPS_STORED_ABSENT,
      .resume = EPS_RESUME_CHANGES,
@@ -353,6 +354,7 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_TAKES,
      .train = "measure the held-out loss every N steps and before the first; it is always measured after the last. The "
               "checkpoint with the lowest loss is kept as DIR/best"},
+    {.name = "--limit", .value = "N", .kind = EPS_OPTION_NUMBER, DATA_OF(EPS_OF_TEXT | DOCUMENTS, limit)},
     {.name = "--stride", .value = "N", .kind = EPS_OPTION_COUNT, EVAL_OF(EPS_OF_TEXT, stride)},
     {.name = "--predictions",
      .value = "FILE",

@@ -22,6 +22,7 @@ static const struct refusal {
     const char *format;   /* of the option's name, and its value */
 } refusals[] = {
     {EVAL, EPS_OF_ALL, {"--image"}, "%s is for nets of images: leave it out"},
+    {TRAIN, EPS_OF_IMAGES, {"--attention"}, "%s is for models that have it, and nets of images do not: leave it out"},
     {TRAIN, EPS_OF_ALL, {"--image", "--augment"}, "%s is for images, and the model does not see any: leave it out"},
     {TRAIN, TOKENS, {"--columns"}, "%s is for labelled rows: add --task classify or --task regress"},
     {EVAL,

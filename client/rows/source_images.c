@@ -150,10 +150,10 @@ static struct client_image_sizes all_sizes(const struct pictures *p)
 static int settle_as_model(struct pictures *p, struct error *err)
 {
     const struct model_image *sees = &p->setup.config->image;
+    const int rc = client_frame_check(&p->frame, sees, err);
 
-    if (p->frame.height > 0 && (p->frame.height != sees->height || p->frame.width != sees->width))
-        return error_set(err, -EDOM, "--image %ux%u: the model sees images of %ux%u", p->frame.height, p->frame.width,
-                         sees->height, sees->width);
+    if (rc)
+        return rc;
     if (p->channels > sees->channels)
         return error_set(err, -EDOM, "images in colour, and the model has one channel (num_channels)");
     p->frame.height = sees->height, p->frame.width = sees->width;

@@ -228,12 +228,8 @@ static int open_own(struct client_run *run, const struct eps_train_options *in, 
 static int open_images(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                        struct error *err)
 {
-    const char *name = in->lora ? "--lora" : in->base_model ? "--base-model" : in->task ? "--task" : NULL;
+    const int rc = client_preset_open_images(&run->model, in, err);
 
-    if (name)
-        return error_set(err, -EDOM, "%s is for models of text, and --model %s is a preset of images: leave it out",
-                         name, in->model);
-    const int rc = client_preset_open_images(&run->model, in->model, in->image, err);
     return rc ? rc : open_rows(run, in, watch, err);
 }
 
