@@ -325,9 +325,9 @@ enum eps_command { EPS_COMMAND_TRAIN, EPS_COMMAND_PLAN, EPS_COMMAND_EVAL, EPS_CO
 
 /* An option of a command other than eps train and eps plan. */
 struct eps_option_column {
-    bool has;       /* the command has the option */
-    size_t offset;  /* of its member in the command's struct */
-    unsigned tasks; /* of enum eps_tasks that it goes with there; 0: as in eps train */
+    size_t offset;    /* of its member in the command's struct */
+    unsigned tasks;   /* of enum eps_tasks that it goes with there; 0: as in eps train */
+    const char *help; /* NULL: the command does not have the option; "": as in eps train */
 };
 
 /* A row of the table. */
@@ -351,7 +351,7 @@ struct eps_option {
 /* All (*n) options in the order of the help. Constant. */
 const struct eps_option *eps_options(size_t *n);
 
-/* The row as it is for a command, with the offset in that command's struct and the tasks. False: it is none of its options. */
+/* The row as it is for a command: offset, tasks and, in `train`, the help. False: its struct has no such member. */
 bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command);
 
 #pragma GCC visibility pop

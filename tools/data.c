@@ -2,6 +2,7 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/table_options.h"
 #include "tools/screen/terminal.h"
 #include "tools/screen/text.h"
 
@@ -298,44 +299,27 @@ static void print_counts(const struct eps_data_counts *c)
 int command_data(int argc, char **argv)
 {
     struct argument_texts files = {0};
-    struct eps_data_options options = eps_data_defaults();
-    unsigned separator = 0, train_on = 0, split = 0, long_rows = 0, order = 0;
+    struct eps_data_options asked = eps_data_defaults();
+    struct table_options options = {.options = &asked};
     bool json = false;
-    const struct argument arguments[] = {
-        {"FILE...", NULL, ARGUMENT_WORDS, &files, "data, as --data of eps train takes it"},
-        {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "a directory with config.json, the tokenizer and the chat template; weights are not read"},
-        {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model, "as in eps train"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "as in eps train"},
-        {"--chat-template", "NAME", ARGUMENT_TEXT, &options.chat_template, "as in eps train"},
-        {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on, "as in eps train"},
-        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split, "as in eps train"},
-        {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows, "as in eps train"},
-        {"--separator", "none|eos", ARGUMENT_CHOICE, &separator, "as in eps train"},
-        {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
-         "show the rows that eps train --pack has with these options, document by document, in the order of its first "
-         "epoch"},
-        {"--images", NULL, ARGUMENT_FLAG, &options.images,
-         "the data are images: show how many there are, their sizes, the mean and deviation of each channel over those "
-         "to train on, and their classes; no model is needed"},
-        {"--image", "HxW", ARGUMENT_TEXT, &options.image, "with --images: as in eps train"},
-        {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "with --pack or --images: as in eps train; without it, a tenth is held out and not shown"},
-        {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "with --pack: as in eps train"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "with --pack or --images: as in eps train"},
-        {"--limit", "N", ARGUMENT_NUMBER, &options.limit, "show the first N rows; default 10. All rows are counted"},
+    const struct argument words = {"FILE...", NULL, ARGUMENT_WORDS, &files, "data, as --data of eps train takes it"};
+    const struct argument own[] = {
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print one object: rows, a list of objects with row, file, line, side of a preference, fate, seen, ids, "
          "texts, trained and, with --pack, documents; counts; and notes, what of the data is not read. Of images "
          "counts "
          "and notes alone"},
     };
+
+    table_options_add(&options, &words, 1);
+    table_options_take(&options, EPS_COMMAND_DATA);
+    table_options_add(&options, own, sizeof own / sizeof *own);
     const struct command command = {
         "eps data",
         "Shows what a model sees of data before it is trained on them: the rows, their tokens "
         "with | between them, and in [[ ]], green on a terminal, the tokens that are trained. "
         "Then counts: rows, tokens, what --seq cuts, lengths; and what of the files is not read: keys, files.",
-        arguments, sizeof arguments / sizeof *arguments};
+        options.arguments, options.n};
     static const struct eps_data_events events = {.on_row = on_row,
                                                   .on_class = on_class,
                                                   .should_stop = should_stop,
@@ -343,26 +327,21 @@ int command_data(int argc, char **argv)
     struct data d = {.rows = NULL};
     struct eps_data_counts counts;
     struct eps_error error;
-    int status = arguments_parse(&command, argc, argv);
+    int status = table_options_parse(&options, &command, argc, argv);
 
     if (status < 0) {
         stopping_init(&d.stopping);
-        options.data = files.items, options.n_data = files.n;
-        options.separator = (enum eps_separator)separator;
-        options.train_on = (enum eps_train_on)train_on;
-        options.split_special_tokens = (enum eps_split)split;
-        options.long_rows = (enum eps_long)long_rows;
-        options.order = (enum eps_order)order;
+        asked.data = files.items, asked.n_data = files.n;
         d.rows = json ? json_array() : NULL;
         d.notes = json ? json_array() : NULL;
         d.classes = json_array();
-        const int rc = eps_data(&counts, &options, &events, &d, &error);
+        const int rc = eps_data(&counts, &asked, &events, &d, &error);
         status = rc ? stopping_status(&d.stopping, arguments_fail(&command, rc, error.text)) : 0;
         if (!rc && json)
             answer_print(json_pack("{s:O, s:o, s:O}", "rows", d.rows, "counts",
-                                   options.images ? images_json(&d, &counts.images) : counts_json(&counts), "notes",
+                                   asked.images ? images_json(&d, &counts.images) : counts_json(&counts), "notes",
                                    d.notes));
-        else if (!rc && options.images)
+        else if (!rc && asked.images)
             print_images(&d, &counts.images);
         else if (!rc)
             print_counts(&counts);
@@ -372,5 +351,6 @@ int command_data(int argc, char **argv)
         free(d.text.bytes);
     }
     free(files.items);
+    table_options_free(&options);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "client/eps.h"
 #include "tools/commands.h"
+#include "tools/table_options.h"
 #include "tools/arguments.h"
 #include "tools/screen/progress.h"
 
@@ -295,92 +296,29 @@ static int run(const struct command *command, const struct eps_eval_options *opt
 
 int command_eval(int argc, char **argv)
 {
-    struct eps_eval_options options = eps_eval_defaults();
-    struct argument_texts data = {0};
-    unsigned separator = 0, train_on = 0, split = 0, long_rows = 0;
+    struct eps_eval_options asked = eps_eval_defaults();
+    struct table_options options = {.options = &asked};
     bool json = false;
-    const struct argument arguments[] = {
-        {"Model and data", .kind = ARGUMENT_HEADING},
-        {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "a directory with config.json and *.safetensors, a run's directory (its latest checkpoint) or a step-N; "
-         "default: the current model of your only live run"},
-        {"--base-model", "DIR", ARGUMENT_TEXT, &options.base_model,
-         "where the base of an adapter is, if its adapter_config.json names another place"},
-        {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "text, .jsonl, or token ids as .bin or .npy; for a classifier labelled rows, as .tsv or .jsonl: as in eps "
-         "train --help"},
-        {"--columns", "TEXT,LABEL", ARGUMENT_TEXT, &options.columns,
-         "for a classifier: the columns of the data, as in eps train --help"},
-        {"--image", "HxW", ARGUMENT_TEXT, &options.image,
-         "of images: as in eps train --help, 224x224,shorter=256 for example; default: each is scaled to cover what "
-         "the "
-         "model sees"},
-        {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
-         "what separates texts; default eos, if the tokenizer has an end-of-text token"},
-        {"--chat-template", "NAME", ARGUMENT_TEXT, &options.chat_template,
-         "of conversations: which of the model's chat templates, as in eps train --help; default that of the model's "
-         "training"},
-        {"--train-on", "answers|all|last", ARGUMENT_CHOICE, &train_on,
-         "of conversations: the tokens that the loss is of, as in eps train --help; default answers"},
-        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
-         "of conversations: what special tokens are that messages spell, as in eps train --help; default as in the "
-         "model's training, or yes"},
-        {"--long", "cut|drop|refuse", ARGUMENT_CHOICE, &long_rows,
-         "what becomes of conversations of more than --seq tokens; default cut"},
-        {"--pack", NULL, ARGUMENT_FLAG, &options.pack,
-         "several conversations in each row of --seq tokens, as in eps train --help: faster, with the same loss"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "sequences per batch; default: about 16 Ki tokens; for a classifier 32 rows"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq,
-         "tokens per sequence; default: the model's positions, at most 1024; for a classifier the longest row"},
-        {"--source-seq", "N", ARGUMENT_COUNT, &options.source_seq,
-         "of an encoder-decoder: tokens of each --seq that are the source; default: the longest source's, at most 512"},
-        {"--stride", "N", ARGUMENT_COUNT, &options.stride,
-         "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
-         "tokens before it, and take longer"},
-        {"--eval-tokens", "N", ARGUMENT_LONG, &options.eval_tokens,
-         "measure N tokens, spread over the data; default: all"},
-        {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
-         "of a model that predicts masked tokens: the fraction of tokens to mask; default 0.15"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for the masks; default 0"},
-        {"Targets of an encoder-decoder", .kind = ARGUMENT_HEADING},
-        {"--bleu", NULL, ARGUMENT_FLAG, &options.bleu,
-         "instead of the loss: write the targets of the data's sources, and compare them with the data's own, by BLEU "
-         "as "
-         "sacrebleu defines it"},
-        {"--beams", "N", ARGUMENT_COUNT, &options.n_beams, "with --bleu: as in eps generate --help; default 4"},
-        {"--length-penalty", "A", ARGUMENT_REAL, &options.length_penalty, "with --bleu: likewise; default 1"},
-        {"--tokens", "N", ARGUMENT_COUNT, &options.n_tokens, "with --bleu: maximum of a target; default 200"},
-        ARGUMENTS_MACHINE(&options),
-        {"Output", .kind = ARGUMENT_HEADING},
-        {"--predictions", "FILE", ARGUMENT_TEXT, &options.predictions,
-         "for a classifier: write a line for each row, as TSV, or as JSON if FILE ends in .jsonl: what is predicted, "
-         "and the probability of each class. "
-         "The data then needs no labels: no column, or labels that are empty, null, or -1 for classes. With --bleu: "
-         "each "
-         "target that was written, in a line"},
+    const struct argument own[] = {
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity); for a classifier with "
          "loss, rows and the metrics; with --bleu with bleu, precisions, brevity_penalty, hypothesis_tokens, "
          "reference_tokens, segments, tokens and signature"},
     };
+
+    table_options_take(&options, EPS_COMMAND_EVAL);
+    table_options_add(&options, own, sizeof own / sizeof *own);
     const struct command command = {
         "eps eval",
         "Prints the mean loss (nats per token) and the perplexity of a model over files. For a model that predicts "
         "masked tokens, tokens are masked as in training. Of a classifier: the mean loss of a row, accuracy, with two "
         "classes F1 and Matthews' correlation, with more the mean F1; of a regression the correlations of Pearson and "
         "Spearman.",
-        arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
+        options.arguments, options.n};
+    int status = table_options_parse(&options, &command, argc, argv);
 
-    if (status < 0) {
-        options.data = data.items, options.n_data = data.n;
-        options.separator = (enum eps_separator)separator;
-        options.train_on = (enum eps_train_on)train_on;
-        options.split_special_tokens = (enum eps_split)split;
-        options.long_rows = (enum eps_long)long_rows;
-        status = run(&command, &options, json);
-    }
-    free(data.items);
+    if (status < 0)
+        status = run(&command, &asked, json);
+    table_options_free(&options);
     return status;
 }

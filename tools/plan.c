@@ -4,7 +4,7 @@
 #include "tools/screen/terminal.h"
 #include "tools/plan_frontier.h"
 #include "tools/screen/text.h"
-#include "tools/train_options.h"
+#include "tools/table_options.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -513,7 +513,8 @@ static int answer(const struct command *command, const struct eps_train_options 
 int command_plan(int argc, char **argv)
 {
     struct question question = {0};
-    struct train_options options;
+    struct eps_train_options asked = eps_train_defaults();
+    struct table_options options = {.options = &asked};
     const struct argument own[] = {
         {"Answer", .kind = ARGUMENT_HEADING},
         {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum,
@@ -539,16 +540,16 @@ int command_plan(int argc, char **argv)
          "parameters of these"},
     };
 
-    train_options_init(&options, TRAIN_OPTIONS_OF_PLAN);
-    train_options_add(&options, own, sizeof own / sizeof *own);
+    table_options_take(&options, EPS_COMMAND_PLAN);
+    table_options_add(&options, own, sizeof own / sizeof *own);
     const struct command command = {
         "eps plan",
         "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step, "
         "disk for checkpoints. Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
         options.arguments, options.n};
-    int status = train_options_parse(&options, &command, argc, argv);
+    int status = table_options_parse(&options, &command, argc, argv);
     if (status < 0)
-        status = answer(&command, &options.options, &question);
-    train_options_free(&options);
+        status = answer(&command, &asked, &question);
+    table_options_free(&options);
     return status;
 }

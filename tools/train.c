@@ -3,7 +3,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/screen/progress.h"
-#include "tools/train_options.h"
+#include "tools/table_options.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -196,9 +196,10 @@ static int run(const struct command *command, const struct eps_train_options *op
 
 int command_train(int argc, char **argv)
 {
-    struct train_options options;
+    struct eps_train_options asked = eps_train_defaults();
+    struct table_options options = {.options = &asked};
 
-    train_options_init(&options, TRAIN_OPTIONS_OF_TRAIN);
+    table_options_take(&options, EPS_COMMAND_TRAIN);
     const struct command command = {
         "eps train",
         "Trains a model. A daemon (epsd) holds it in host memory; workers (eps-worker) pull it layer by layer. Both "
@@ -206,9 +207,9 @@ int command_train(int argc, char **argv)
         "current step, saves (unless --save-every is 0, or with --no-save) and ends; a second Ctrl-C or SIGTERM ends "
         "at once.",
         options.arguments, options.n};
-    int status = train_options_parse(&options, &command, argc, argv);
+    int status = table_options_parse(&options, &command, argc, argv);
     if (status < 0)
-        status = run(&command, &options.options);
-    train_options_free(&options);
+        status = run(&command, &asked);
+    table_options_free(&options);
     return status;
 }

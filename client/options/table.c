@@ -1,17 +1,18 @@
-/* client/options/table.c - one row for each option of a training run (client/eps_options.h).
+/* client/options/table.c - one row for each option of a training run, and of the commands that have a column beside it
+ * (client/eps_options.h).
  *
- * A new option is a row here or in table_data.inc, a member in eps_options.h, a paragraph in tools/man/eps.1, and the
- * code that acts on it.
+ * A new option is a row here or in table_data.inc, a member in the command's struct, a paragraph in tools/man/eps.1, and
+ * the code that acts on it.
  * Parsing, --help, completion, training.json, resume and attach follow from the row. */
 #include "client/eps.h"
 
 #include <assert.h>
 
-#define AT(member)          offsetof(struct eps_train_options, member)
-#define EVAL_OF(of, member) .columns[EPS_COMMAND_EVAL] = {true, offsetof(struct eps_eval_options, member), of}
-#define DATA_OF(of, member) .columns[EPS_COMMAND_DATA] = {true, offsetof(struct eps_data_options, member), of}
-#define EVAL(member)        EVAL_OF(0, member)
-#define DATA(member)        DATA_OF(0, member)
+#define AT(member)                offsetof(struct eps_train_options, member)
+#define EVAL_OF(of, member, help) .columns[EPS_COMMAND_EVAL] = {offsetof(struct eps_eval_options, member), of, help}
+#define DATA_OF(of, member, help) .columns[EPS_COMMAND_DATA] = {offsetof(struct eps_data_options, member), of, help}
+#define EVAL(member, help)        EVAL_OF(0, member, help)
+#define DATA(member, help)        DATA_OF(0, member, help)
 
 #define STREAMS   (EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS)
 #define DOCUMENTS (EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES)
@@ -198,7 +199,9 @@ static const struct eps_option rows[] = {
      .train = "where the base of an adapter is, if --model, or the checkpoint of --resume, is an adapter whose "
               "adapter_config.json names another place",
      .plan = "as in eps train",
-     DATA_OF(EPS_OF_TEXT | DOCUMENTS, base_model)},
+     DATA_OF(EPS_OF_TEXT | DOCUMENTS, base_model,
+             "where the base of an adapter is, if its adapter_config.json names another place"),
+     EVAL(base_model, "where the base of an adapter is, if its adapter_config.json names another place")},
     {.name = "--approximate",
      .value = "wta=X,attention=X,coded=N,pool=N|any",
      .kind = EPS_OPTION_TEXT,
@@ -320,7 +323,7 @@ static const struct eps_option rows[] = {
      .offset = AT(order),
      .key = 24,
      .train = "order of the sequences; default shuffled",
-     DATA_OF(EPS_OF_CONVERSATIONS, order)},
+     DATA_OF(EPS_OF_CONVERSATIONS, order, "with --pack: as in eps train")},
     {.name = "--mask-fraction",
      .value = "X",
      .kind = EPS_OPTION_REAL,
@@ -332,14 +335,15 @@ static const struct eps_option rows[] = {
               "each epoch. Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. "
               "Special tokens are never drawn. Default 0.15. For an encoder-decoder: train it on text to restore spans "
               "of three tokens on average, this fraction of all (T5)",
-     EVAL(mask_fraction)},
+     EVAL(mask_fraction, "of a model that predicts masked tokens: the fraction of tokens to mask; default 0.15")},
     {.name = "--seed",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,
      .offset = AT(seed),
      .key = 26,
      .train = "seed for fresh weights, order, masks and dropout; default 0",
-     EVAL_OF(EPS_OF_MASKED | EPS_OF_SPANS, seed)},
+     EVAL_OF(EPS_OF_MASKED | EPS_OF_SPANS, seed, "seed for the masks; default 0"),
+     DATA(seed, "with --pack or --images: as in eps train")},
     {.name = "--deterministic",
      .kind = EPS_OPTION_FLAG,
      .offset = AT(deterministic),
@@ -354,12 +358,20 @@ static const struct eps_option rows[] = {
      .resume = EPS_RESUME_TAKES,
      .train = "measure the held-out loss every N steps and before the first; it is always measured after the last. The "
               "checkpoint with the lowest loss is kept as DIR/best"},
-    {.name = "--limit", .value = "N", .kind = EPS_OPTION_NUMBER, DATA_OF(EPS_OF_TEXT | DOCUMENTS, limit)},
-    {.name = "--stride", .value = "N", .kind = EPS_OPTION_COUNT, EVAL_OF(EPS_OF_TEXT, stride)},
-    {.name = "--predictions",
-     .value = "FILE",
-     .kind = EPS_OPTION_TEXT,
-     EVAL_OF(EPS_OF_LABELS | EPS_OF_IMAGES | EPS_OF_HYPOTHESES, predictions)},
+    {.name = "--limit",
+     .value = "N",
+     .kind = EPS_OPTION_NUMBER,
+     DATA_OF(EPS_OF_TEXT | DOCUMENTS, limit, "show the first N rows; default 10. All rows are counted")},
+    {.name = "--stride",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     EVAL_OF(EPS_OF_TEXT, stride,
+             "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
+             "tokens before it, and take longer")},
+    {.name = "--eval-tokens",
+     .value = "N",
+     .kind = EPS_OPTION_LONG,
+     EVAL_OF(TOKENS, eval_tokens, "measure N tokens, spread over the data; default: all")},
     {.name = "--eval-tokens",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,
@@ -368,8 +380,7 @@ static const struct eps_option rows[] = {
      .key = 28,
      .stored = EPS_STORED_LATER,
      .resume = EPS_RESUME_TAKES,
-     .train = "tokens per evaluation, spread over the held-out data; 0: all; default 65536; with --task always all",
-     EVAL(eval_tokens)},
+     .train = "tokens per evaluation, spread over the held-out data; 0: all; default 65536; with --task always all"},
     {.name = "--patience",
      .value = "N",
      .kind = EPS_OPTION_COUNT,
@@ -400,7 +411,24 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXTS,
      .offset = AT(sample_prompts),
      .train = "with --sample-every: a text to continue; may be given several times"},
-    {.kind = EPS_OPTION_HEADING, .train = "Machine", .plan = "Machine"},
+    {.kind = EPS_OPTION_HEADING, EVAL(model, "Targets of an encoder-decoder")},
+    {.name = "--bleu",
+     .kind = EPS_OPTION_FLAG,
+     EVAL(bleu, "instead of the loss: write the targets of the data's sources, and compare them with the data's own, "
+                "by BLEU as sacrebleu defines it")},
+    {.name = "--beams",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     EVAL(n_beams, "with --bleu: as in eps generate --help; default 4")},
+    {.name = "--length-penalty",
+     .value = "A",
+     .kind = EPS_OPTION_REAL,
+     EVAL(length_penalty, "with --bleu: likewise; default 1")},
+    {.name = "--tokens",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     EVAL(n_tokens, "with --bleu: maximum of a target; default 200")},
+    {.kind = EPS_OPTION_HEADING, .train = "Machine", .plan = "Machine", EVAL(model, "Machine")},
     {.name = "--restarts",
      .value = "N",
      .kind = EPS_OPTION_COUNT,
@@ -418,7 +446,8 @@ static const struct eps_option rows[] = {
      .train = "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device; "
               "cuda:GPU-8f2c is named by its UUID, cuda:0000:3b:00.0 by its PCI address. Default auto: CUDA if there "
               "is one, else the CPU",
-     .plan = "kind of device; this machine need not have one; default auto: the CPU"},
+     .plan = "kind of device; this machine need not have one; default auto: the CPU",
+     EVAL(device, "default auto: CUDA if there is one, else the CPU")},
     {.name = "--device-mem",
      .value = "BYTES",
      .kind = EPS_OPTION_BYTES,
@@ -429,7 +458,9 @@ static const struct eps_option rows[] = {
               "activation checkpointing (recomputation) and host memory. Default: 7/8 of free memory, divided by the "
               "workers; on CUDA 31/32 of the device's free memory",
      .plan = "memory of each worker; default: 7/8 of this machine's free memory, divided by the workers; on CUDA as "
-             "much as is useful"},
+             "much as is useful",
+     EVAL(device_mem,
+          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's")},
     {.name = "--host-mem",
      .value = "BYTES",
      .kind = EPS_OPTION_BYTES,
@@ -475,13 +506,24 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXT,
      .offset = AT(connect),
      .train =
-         "use this daemon (name or directory) and its workers; default: private ones that start and end with the run"},
+         "use this daemon (name or directory) and its workers; default: private ones that start and end with the run",
+     EVAL(connect, "with --model: use this daemon and its workers; without: use the model that it trains")},
     {.name = "--wait",
      .value = "SECONDS",
      .kind = EPS_OPTION_REAL,
      .offset = AT(wait),
      .train = "with --connect: how long to wait for the daemon, and for a worker on each of its hosts; seconds in "
-              "which this process is stopped do not count; 0: not at all; default 60"},
+              "which this process is stopped do not count; 0: not at all; default 60",
+     EVAL(wait, "with --connect: how long to wait for the daemon, and for a worker on each of its hosts or, without "
+                "--model, for its run; 0: not at all; default 60")},
+    {.kind = EPS_OPTION_HEADING, EVAL(model, "Output")},
+    {.name = "--predictions",
+     .value = "FILE",
+     .kind = EPS_OPTION_TEXT,
+     EVAL_OF(EPS_OF_LABELS | EPS_OF_IMAGES | EPS_OF_HYPOTHESES, predictions,
+             "for a classifier: write a line for each row, as TSV, or as JSON if FILE ends in .jsonl: what is "
+             "predicted, and the probability of each class. The data then needs no labels: no column, or labels that "
+             "are empty, null, or -1 for classes. With --bleu: each target that was written, in a line")},
 };
 
 const struct eps_option *eps_options(size_t *n)
@@ -495,9 +537,12 @@ bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum ep
     const struct eps_option_column *column = &row->columns[command];
 
     *out = *row;
-    if (command == EPS_COMMAND_TRAIN || command == EPS_COMMAND_PLAN)
+    if (command == EPS_COMMAND_TRAIN || command == EPS_COMMAND_PLAN) {
+        out->train = command == EPS_COMMAND_PLAN ? row->plan : row->train;
         return row->train || row->plan;
+    }
     out->offset = column->offset;
     out->tasks = column->tasks ? column->tasks : row->tasks;
-    return column->has;
+    out->train = column->help && !*column->help ? row->train : column->help;
+    return column->help;
 }

@@ -15,7 +15,7 @@ def rows() -> Iterator[tuple[str, Any]]:
     n = ffi.new("size_t *")
     table = lib.eps_options(n)
     for i in range(n[0]):
-        if table[i].kind != lib.EPS_OPTION_HEADING:
+        if table[i].kind != lib.EPS_OPTION_HEADING and (table[i].train or table[i].plan):
             yield text_of(table[i].name)[2:].replace("-", "_"), table[i]
 
 

@@ -1,4 +1,4 @@
-#include "tools/train_options.h"
+#include "tools/table_options.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -17,44 +17,43 @@ static const enum argument_kind kinds[] = {
     [EPS_OPTION_CHOICE] = ARGUMENT_CHOICE,
 };
 
-void train_options_init(struct train_options *out, enum train_command command)
+void table_options_take(struct table_options *out, enum eps_command command)
 {
     size_t n;
     const struct eps_option *rows = eps_options(&n);
 
-    *out = (struct train_options){.options = eps_train_defaults()};
     for (size_t i = 0; i < n; i++) {
-        const char *help = command == TRAIN_OPTIONS_OF_PLAN ? rows[i].plan : rows[i].train;
-        if (!help)
+        struct eps_option *row = &out->rows[out->n];
+        assert(out->n < TABLE_OPTIONS);
+        if (!eps_option_of(row, &rows[i], command) || !row->train) {
+            *row = (struct eps_option){.name = NULL};
             continue;
-        assert(out->n < TRAIN_OPTIONS);
+        }
         struct argument *argument = &out->arguments[out->n];
-        *argument = (struct argument){.name = rows[i].name,
-                                      .value = rows[i].value,
-                                      .kind = kinds[rows[i].kind],
-                                      .target = (char *)&out->options + rows[i].offset,
-                                      .help = help};
-        if (argument->kind == ARGUMENT_HEADING)
-            argument->name = help;
+        *argument = (struct argument){.name = row->kind == EPS_OPTION_HEADING ? row->train : row->name,
+                                      .value = row->value,
+                                      .kind = kinds[row->kind],
+                                      .target = (char *)out->options + row->offset,
+                                      .help = row->train};
         if (argument->kind == ARGUMENT_TEXTS)
             argument->target = &out->words[out->n];
-        out->rows[out->n++] = &rows[i];
+        out->n++;
     }
 }
 
-void train_options_add(struct train_options *options, const struct argument *arguments, size_t n)
+void table_options_add(struct table_options *options, const struct argument *arguments, size_t n)
 {
-    assert(options->n + n <= TRAIN_OPTIONS);
+    assert(options->n + n <= TABLE_OPTIONS);
     memcpy(options->arguments + options->n, arguments, n * sizeof *arguments);
     options->n += n;
 }
 
 /* Stores the words of an argument in its option. -ENOMEM. */
-static int store_words(struct train_options *options, size_t argument)
+static int store_words(struct table_options *options, size_t argument)
 {
-    const struct eps_option *row = options->rows[argument];
+    const struct eps_option *row = &options->rows[argument];
     const struct argument_texts *words = &options->words[argument];
-    char *const at = (char *)&options->options + row->offset;
+    char *const at = (char *)options->options + row->offset;
     const void *text = words->items;
     int rc = 0;
 
@@ -66,18 +65,18 @@ static int store_words(struct train_options *options, size_t argument)
     return rc;
 }
 
-int train_options_parse(struct train_options *options, const struct command *command, int argc, char **argv)
+int table_options_parse(struct table_options *options, const struct command *command, int argc, char **argv)
 {
     int rc = 0, status = arguments_parse(command, argc, argv);
 
     for (size_t i = 0; status < 0 && !rc && i < options->n; i++) {
-        if (options->rows[i] && options->arguments[i].kind == ARGUMENT_TEXTS)
+        if (options->rows[i].name && options->arguments[i].kind == ARGUMENT_TEXTS)
             rc = store_words(options, i);
     }
     return rc ? arguments_fail(command, rc, "out of memory") : status;
 }
 
-void train_options_free(struct train_options *options)
+void table_options_free(struct table_options *options)
 {
     for (size_t i = 0; i < options->n; i++) {
         free(options->joined[i]);
