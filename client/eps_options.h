@@ -321,13 +321,22 @@ enum eps_tasks {
 };
 
 /* Commands that have options of the table, each with a struct of its own; eps plan has that of eps train. */
-enum eps_command { EPS_COMMAND_TRAIN, EPS_COMMAND_PLAN, EPS_COMMAND_EVAL, EPS_COMMAND_DATA, EPS_COMMANDS };
+enum eps_command {
+    EPS_COMMAND_TRAIN,
+    EPS_COMMAND_PLAN,
+    EPS_COMMAND_DATA,
+    EPS_COMMAND_EVAL,
+    EPS_COMMAND_GENERATE,
+    EPS_COMMAND_CHAT,
+    EPS_COMMAND_EXPORT,
+    EPS_COMMANDS
+};
 
 /* An option of a command other than eps train and eps plan. */
 struct eps_option_column {
     size_t offset;    /* of its member in the command's struct */
     unsigned tasks;   /* of enum eps_tasks that it goes with there; 0: as in eps train */
-    const char *help; /* NULL: the command does not have the option; "": as in eps train */
+    const char *help; /* NULL: the command does not have the option; "": as in the command before */
 };
 
 /* A row of the table. */

@@ -2,6 +2,7 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/table_options.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +16,6 @@
 
 struct chat {
     struct eps_chat_options options;
-    struct argument_texts stops;
     bool asks;  /* stdin and stdout are a terminal: print prompts */
     bool began; /* the model is open */
     struct printed printed;
@@ -168,7 +168,6 @@ static int run(struct chat *chat, const struct command *command)
     chat->signals = signalfd(-1, &chat->stopping.signals, SFD_CLOEXEC | SFD_NONBLOCK);
     chat->asks = chat->printed.terminal && isatty(STDIN_FILENO) == 1;
     setvbuf(stdin, NULL, _IONBF, 0);
-    chat->options.stops = chat->stops.items, chat->options.n_stops = chat->stops.n;
     int rc = eps_chat_open(&session, &chat->options, &events, chat, &error);
     chat->began = !rc;
     if (!rc)
@@ -183,46 +182,20 @@ static int run(struct chat *chat, const struct command *command)
 int command_chat(int argc, char **argv)
 {
     struct chat chat = {.options = eps_chat_defaults()};
-    struct eps_chat_options *o = &chat.options;
-    unsigned split = 0;
-    const struct argument arguments[] = {
-        {"Model and conversation", .kind = ARGUMENT_HEADING},
-        {"--model", "DIR", ARGUMENT_TEXT, &o->model,
-         "a directory with config.json, *.safetensors, a tokenizer and a chat template (chat_template.jinja, or in "
-         "tokenizer_config.json), a run's directory (its latest checkpoint) or a step-N; default: the current model of "
-         "your only live run"},
-        {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
-         "where the base of an adapter is, if its adapter_config.json names another place"},
-        {"--chat-template", "NAME", ARGUMENT_TEXT, &o->chat_template,
-         "which of the model's chat templates, where it has several by name; default: that of the model's training, or "
-         "the one called default"},
-        {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
-         "the system message; default: the template's own, if it has one"},
-        {"--split-special-tokens", "yes|no", ARGUMENT_CHOICE, &split,
-         "what special tokens are that messages spell, as in eps train --help; default as in the model's training, or "
-         "yes"},
-        {"--context", "N", ARGUMENT_COUNT, &o->context,
-         "tokens of the conversation that the model sees, its answers included; default 4096, or the model's positions "
-         "if they are fewer. Once a quarter of them is not left for an answer, the oldest messages are dropped"},
-        {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
-         "maximum number of tokens of an answer; default: the context's"},
-        {"--stop", "TEXT...", ARGUMENT_TEXTS, &chat.stops,
-         "end an answer before the first of these; it is not printed. Can be given several times"},
-        ARGUMENTS_SAMPLING(&o->sampling),
-        ARGUMENTS_MACHINE(o),
-    };
+    struct table_options options = {.options = &chat.options};
+
+    table_options_take(&options, EPS_COMMAND_CHAT);
     const struct command command = {
         "eps chat",
         "Converses with a model in the format of its own chat template. A line of standard input is a message; a line "
         "of three quotation marks (\"\"\") begins a message of several lines, which ends at the next such line. Ctrl-D "
         "ends the conversation. Ctrl-C ends the answer that is being written, a second one the conversation.",
-        arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
+        options.arguments, options.n};
+    int status = table_options_parse(&options, &command, argc, argv);
 
-    o->split_special_tokens = (enum eps_split)split;
     if (status < 0)
         status = run(&chat, &command);
-    free(chat.stops.items);
+    table_options_free(&options);
     free(chat.line);
     free(chat.message.bytes);
     return status;

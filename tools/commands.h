@@ -103,38 +103,6 @@ struct text {
 /* -ENOMEM: text is unchanged. */
 int text_add(struct text *text, const char *bytes, size_t n);
 
-/* ---- Options that several commands have: lines for a list of struct argument. o: the command's options of libeps, s:
- * its struct eps_sampling ---- */
-
-#define ARGUMENTS_SAMPLING(s)                                                                                          \
-    {"Sampling", .kind = ARGUMENT_HEADING},                                                                            \
-        {"--temperature", "X", ARGUMENT_REAL, &(s)->temperature,                                                       \
-         "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},         \
-        {"--top-k", "N", ARGUMENT_COUNT, &(s)->top_k, "sample from the N likeliest tokens; default: all"},             \
-        {"--top-p", "X", ARGUMENT_REAL, &(s)->top_p,                                                                   \
-         "sample from the likeliest tokens that together have this probability; default 1: all"},                      \
-        {"--min-p", "X", ARGUMENT_REAL, &(s)->min_p,                                                                   \
-         "sample from tokens with at least this fraction of the likeliest one's probability; default 0: all"},         \
-        {"--repetition-penalty", "X", ARGUMENT_REAL, &(s)->repetition_penalty,                                         \
-         "above 1 disfavours tokens that the text has already, prompt included; default 1: none"},                     \
-    {                                                                                                                  \
-        "--seed", "N", ARGUMENT_NUMBER, &(s)->seed, "seed for sampling; default 0"                                     \
-    }
-
-#define ARGUMENTS_MACHINE(o)                                                                                           \
-    {"Machine", .kind = ARGUMENT_HEADING},                                                                             \
-        {"--device", "auto|cpu|cuda[:ID]", ARGUMENT_TEXT, &(o)->device,                                                \
-         "default auto: CUDA if there is one, else the CPU"},                                                          \
-        {"--device-mem", "BYTES", ARGUMENT_BYTES, &(o)->device_mem,                                                    \
-         "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},   \
-        {"--connect", "ADDRESS", ARGUMENT_TEXT, &(o)->connect,                                                         \
-         "with --model: use this daemon and its workers; without: use the model that it trains"},                      \
-    {                                                                                                                  \
-        "--wait", "SECONDS", ARGUMENT_REAL, &(o)->wait,                                                                \
-            "with --connect: how long to wait for the daemon, and for a worker on each of its hosts or, without "      \
-            "--model, for its run; 0: not at all; default 60"                                                          \
-    }
-
 /* ---- --json ---- */
 
 /* Prints an object or a list on stdout and releases the caller's reference. */

@@ -1,6 +1,7 @@
 /* eps generate: prints the text on stdout as it is generated, and nothing else there. */
 #include "client/eps.h"
 #include "tools/commands.h"
+#include "tools/table_options.h"
 #include "tools/arguments.h"
 
 #include <errno.h>
@@ -15,10 +16,10 @@ enum { MAX_PROMPT = 64 << 20 };
 
 struct generate {
     struct eps_generate_options options;
-    struct argument_texts texts, files, ids_texts, stops; /* as given */
-    struct eps_prompt *prompts;                           /* (options.n_prompts), of one of the first three */
-    struct text *contents;                                /* (files.n) */
-    uint32_t **ids;                                       /* (ids_texts.n) */
+    struct argument_texts texts, files, ids_texts; /* as given */
+    struct eps_prompt *prompts;                    /* (options.n_prompts), of one of these */
+    struct text *contents;                         /* (files.n) */
+    uint32_t **ids;                                /* (ids_texts.n) */
     bool json;
     bool targets; /* prompts are sources, which are not printed */
     bool begun;   /* something of the text was printed */
@@ -203,7 +204,6 @@ static int run(struct generate *g, const struct command *command)
 
     printed_init(&g->printed);
     stopping_init(&g->stopping);
-    g->options.stops = g->stops.items, g->options.n_stops = g->stops.n;
     return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
 }
 
@@ -307,7 +307,6 @@ static void free_all(struct generate *g)
     free(g->texts.items);
     free(g->files.items);
     free(g->ids_texts.items);
-    free(g->stops.items);
     free(g->continuation.bytes);
     json_decref(g->new_ids);
     json_decref(g->answers);
@@ -316,48 +315,36 @@ static void free_all(struct generate *g)
 int command_generate(int argc, char **argv)
 {
     struct generate g = {.options = eps_generate_defaults(), .new_ids = json_array(), .answers = json_array()};
-    struct eps_generate_options *o = &g.options;
-    const struct argument arguments[] = {
-        {"Model and text", .kind = ARGUMENT_HEADING},
-        {"--model", "DIR", ARGUMENT_TEXT, &o->model,
-         "a directory with config.json, *.safetensors and a tokenizer, a run's directory (its latest checkpoint) or a "
-         "step-N; default: the current model of your only live run"},
-        {"--base-model", "DIR", ARGUMENT_TEXT, &o->base_model,
-         "where the base of an adapter is, if its adapter_config.json names another place"},
+    struct table_options options = {.options = &g.options};
+    const struct argument prompts[] = {
+        {"Text", .kind = ARGUMENT_HEADING},
         {"--prompt", "TEXT", ARGUMENT_EACH, &g.texts,
          "text to continue; of an encoder-decoder the source whose target is written. Default: begin a new text. Given "
          "several times: several texts, with a line --- between"},
         {"--prompt-file", "FILE|-", ARGUMENT_EACH, &g.files,
          "text to continue, from a file or standard input. Can be given several times"},
         {"--ids", "N,N,...", ARGUMENT_EACH, &g.ids_texts, "token ids to continue. Can be given several times"},
-        {"--samples", "N", ARGUMENT_COUNT, &o->n_samples,
-         "texts for each prompt, the second with the next --seed, and so on; default 1. Texts of one call advance "
-         "together, as many as --device-mem has room for"},
-        {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
-         "maximum number of new tokens; default 200. A text may exceed the model's positions: whenever they are used "
-         "up, its last half becomes the context"},
-        {"--stop", "TEXT...", ARGUMENT_TEXTS, &g.stops,
-         "end before the first of these in the new text; it is not printed. Can be given several times"},
-        {"--beams", "N", ARGUMENT_COUNT, &o->n_beams,
-         "the likeliest text that a search with N candidates side by side finds; nothing is drawn then"},
-        {"--length-penalty", "A", ARGUMENT_REAL, &o->length_penalty,
-         "with --beams: a text's log p is divided by its length to the power of A; default 1; 0 favours short texts"},
-        ARGUMENTS_SAMPLING(&o->sampling),
-        ARGUMENTS_MACHINE(o),
+    };
+    const struct argument output[] = {
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
          "print an object at the end, of several texts a list of them: prompt, text, ids, seed, prompt_tokens, tokens, "
          "slides, ended, stopped, prompt_ms, tokens_ms, tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
+
+    table_options_add(&options, prompts, sizeof prompts / sizeof *prompts);
+    table_options_take(&options, EPS_COMMAND_GENERATE);
+    table_options_add(&options, output, sizeof output / sizeof *output);
     const struct command command = {
         "eps generate", "Continues texts with a model and prints them token by token. Prints the speed on stderr.",
-        arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
+        options.arguments, options.n};
+    int status = table_options_parse(&options, &command, argc, argv);
 
     if (status < 0)
         status = find_prompts(&g, &command);
     if (status < 0)
         status = run(&g, &command);
     free_all(&g);
+    table_options_free(&options);
     return status;
 }

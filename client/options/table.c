@@ -1,18 +1,22 @@
 /* client/options/table.c - one row for each option of a training run, and of the commands that have a column beside it
  * (client/eps_options.h).
  *
- * A new option is a row here or in table_data.inc, a member in the command's struct, a paragraph in tools/man/eps.1, and
- * the code that acts on it.
+ * A new option is a row here or in a .inc beside this file, a member in the command's struct, a paragraph in tools/man/eps.1,
+ * and the code that acts on it.
  * Parsing, --help, completion, training.json, resume and attach follow from the row. */
 #include "client/eps.h"
 
 #include <assert.h>
 
-#define AT(member)                offsetof(struct eps_train_options, member)
-#define EVAL_OF(of, member, help) .columns[EPS_COMMAND_EVAL] = {offsetof(struct eps_eval_options, member), of, help}
-#define DATA_OF(of, member, help) .columns[EPS_COMMAND_DATA] = {offsetof(struct eps_data_options, member), of, help}
-#define EVAL(member, help)        EVAL_OF(0, member, help)
-#define DATA(member, help)        DATA_OF(0, member, help)
+#define AT(member)                          offsetof(struct eps_train_options, member)
+#define EVAL_OF(of, member, help)           .columns[EPS_COMMAND_EVAL] = {offsetof(struct eps_eval_options, member), of, help}
+#define DATA_OF(of, member, help)           .columns[EPS_COMMAND_DATA] = {offsetof(struct eps_data_options, member), of, help}
+#define COLUMN(command, type, member, help) .columns[EPS_COMMAND_##command] = {offsetof(struct type, member), 0, help}
+#define GENERATE(member, help)              COLUMN(GENERATE, eps_generate_options, member, help)
+#define CHAT(member, help)                  COLUMN(CHAT, eps_chat_options, member, help)
+#define EXPORT(member, help)                COLUMN(EXPORT, eps_export_options, member, help)
+#define EVAL(member, help)                  EVAL_OF(0, member, help)
+#define DATA(member, help)                  DATA_OF(0, member, help)
 
 #define STREAMS   (EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS)
 #define DOCUMENTS (EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES)
@@ -201,7 +205,10 @@ static const struct eps_option rows[] = {
      .plan = "as in eps train",
      DATA_OF(EPS_OF_TEXT | DOCUMENTS, base_model,
              "where the base of an adapter is, if its adapter_config.json names another place"),
-     EVAL(base_model, "where the base of an adapter is, if its adapter_config.json names another place")},
+     EVAL(base_model, "where the base of an adapter is, if its adapter_config.json names another place"),
+     GENERATE(base_model, ""),
+     CHAT(base_model, ""),
+     EXPORT(base_model, "")},
     {.name = "--approximate",
      .value = "wta=X,attention=X,coded=N,pool=N|any",
      .kind = EPS_OPTION_TEXT,
@@ -411,24 +418,13 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_TEXTS,
      .offset = AT(sample_prompts),
      .train = "with --sample-every: a text to continue; may be given several times"},
-    {.kind = EPS_OPTION_HEADING, EVAL(model, "Targets of an encoder-decoder")},
-    {.name = "--bleu",
-     .kind = EPS_OPTION_FLAG,
-     EVAL(bleu, "instead of the loss: write the targets of the data's sources, and compare them with the data's own, "
-                "by BLEU as sacrebleu defines it")},
-    {.name = "--beams",
-     .value = "N",
-     .kind = EPS_OPTION_COUNT,
-     EVAL(n_beams, "with --bleu: as in eps generate --help; default 4")},
-    {.name = "--length-penalty",
-     .value = "A",
-     .kind = EPS_OPTION_REAL,
-     EVAL(length_penalty, "with --bleu: likewise; default 1")},
-    {.name = "--tokens",
-     .value = "N",
-     .kind = EPS_OPTION_COUNT,
-     EVAL(n_tokens, "with --bleu: maximum of a target; default 200")},
-    {.kind = EPS_OPTION_HEADING, .train = "Machine", .plan = "Machine", EVAL(model, "Machine")},
+#include "client/options/table_texts.inc"
+    {.kind = EPS_OPTION_HEADING,
+     .train = "Machine",
+     .plan = "Machine",
+     EVAL(model, "Machine"),
+     GENERATE(model, ""),
+     CHAT(model, "")},
     {.name = "--restarts",
      .value = "N",
      .kind = EPS_OPTION_COUNT,
@@ -447,7 +443,9 @@ static const struct eps_option rows[] = {
               "cuda:GPU-8f2c is named by its UUID, cuda:0000:3b:00.0 by its PCI address. Default auto: CUDA if there "
               "is one, else the CPU",
      .plan = "kind of device; this machine need not have one; default auto: the CPU",
-     EVAL(device, "default auto: CUDA if there is one, else the CPU")},
+     EVAL(device, "default auto: CUDA if there is one, else the CPU"),
+     GENERATE(device, ""),
+     CHAT(device, "")},
     {.name = "--device-mem",
      .value = "BYTES",
      .kind = EPS_OPTION_BYTES,
@@ -460,7 +458,9 @@ static const struct eps_option rows[] = {
      .plan = "memory of each worker; default: 7/8 of this machine's free memory, divided by the workers; on CUDA as "
              "much as is useful",
      EVAL(device_mem,
-          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's")},
+          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"),
+     GENERATE(device_mem, ""),
+     CHAT(device_mem, "")},
     {.name = "--host-mem",
      .value = "BYTES",
      .kind = EPS_OPTION_BYTES,
@@ -507,7 +507,10 @@ static const struct eps_option rows[] = {
      .offset = AT(connect),
      .train =
          "use this daemon (name or directory) and its workers; default: private ones that start and end with the run",
-     EVAL(connect, "with --model: use this daemon and its workers; without: use the model that it trains")},
+     EVAL(connect, "with --model: use this daemon and its workers; without: use the model that it trains"),
+     GENERATE(connect, ""),
+     CHAT(connect, ""),
+     EXPORT(connect, "that daemon, by name or directory; default: your only daemon")},
     {.name = "--wait",
      .value = "SECONDS",
      .kind = EPS_OPTION_REAL,
@@ -515,7 +518,9 @@ static const struct eps_option rows[] = {
      .train = "with --connect: how long to wait for the daemon, and for a worker on each of its hosts; seconds in "
               "which this process is stopped do not count; 0: not at all; default 60",
      EVAL(wait, "with --connect: how long to wait for the daemon, and for a worker on each of its hosts or, without "
-                "--model, for its run; 0: not at all; default 60")},
+                "--model, for its run; 0: not at all; default 60"),
+     GENERATE(wait, ""),
+     CHAT(wait, "")},
     {.kind = EPS_OPTION_HEADING, EVAL(model, "Output")},
     {.name = "--predictions",
      .value = "FILE",
@@ -524,6 +529,19 @@ static const struct eps_option rows[] = {
              "for a classifier: write a line for each row, as TSV, or as JSON if FILE ends in .jsonl: what is "
              "predicted, and the probability of each class. The data then needs no labels: no column, or labels that "
              "are empty, null, or -1 for classes. With --bleu: each target that was written, in a line")},
+    {.name = "--merge",
+     .kind = EPS_OPTION_FLAG,
+     EXPORT(merge, "of a model with adapters (eps train --lora, PEFT): add them to the weights, and write the whole "
+                   "model; default: the adapters alone, which PEFT loads")},
+    {.name = "--average",
+     .value = "N",
+     .kind = EPS_OPTION_COUNT,
+     EXPORT(average, "the mean of the weights of the N newest checkpoints of the run that --model names")},
+    {.name = "--dtype",
+     .value = "fp32|fp16|bf16",
+     .kind = EPS_OPTION_CHOICE,
+     EXPORT(dtype, "type of the weights; default: the type in which the model came, also after training; fp32 if it "
+                   "had several, and of adapters alone. fp16 and bf16 are rounded to nearest")},
 };
 
 const struct eps_option *eps_options(size_t *n)
@@ -543,6 +561,10 @@ bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum ep
     }
     out->offset = column->offset;
     out->tasks = column->tasks ? column->tasks : row->tasks;
-    out->train = column->help && !*column->help ? row->train : column->help;
+    out->train = column->help;
+    for (unsigned before = command; out->train && !*out->train;) /* eps data comes behind eps train */
+        out->train = --before <= EPS_COMMAND_PLAN ? row->train
+                     : row->columns[before].help  ? row->columns[before].help
+                                                  : "";
     return column->help;
 }

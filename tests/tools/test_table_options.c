@@ -34,13 +34,19 @@ union asked {
     struct eps_train_options train;
     struct eps_eval_options eval;
     struct eps_data_options data;
+    struct eps_generate_options generate;
+    struct eps_chat_options chat;
+    struct eps_export_options export;
 };
 
 static union asked defaults_of(enum eps_command command)
 {
-    return command == EPS_COMMAND_EVAL   ? (union asked){.eval = eps_eval_defaults()}
-           : command == EPS_COMMAND_DATA ? (union asked){.data = eps_data_defaults()}
-                                         : (union asked){.train = eps_train_defaults()};
+    return command == EPS_COMMAND_EVAL       ? (union asked){.eval = eps_eval_defaults()}
+           : command == EPS_COMMAND_DATA     ? (union asked){.data = eps_data_defaults()}
+           : command == EPS_COMMAND_GENERATE ? (union asked){.generate = eps_generate_defaults()}
+           : command == EPS_COMMAND_CHAT     ? (union asked){.chat = eps_chat_defaults()}
+           : command == EPS_COMMAND_EXPORT   ? (union asked){.export = eps_export_defaults()}
+                                             : (union asked){.train = eps_train_defaults()};
 }
 
 static int parse(struct table_options *out, union asked *asked, enum eps_command command, const char *name,
@@ -127,7 +133,7 @@ TEST_EACH(each_row_is_an_argument_that_sets_its_member_alone, EPS_COMMANDS)
 
 TEST(help_has_each_row_of_its_command_and_no_other)
 {
-    static const char *const names[EPS_COMMANDS] = {"train", "plan", "eval", "data"};
+    static const char *const names[EPS_COMMANDS] = {"train", "plan", "data", "eval", "generate", "chat", "export"};
     struct eps_option row;
     size_t n;
     const struct eps_option *rows = eps_options(&n);
