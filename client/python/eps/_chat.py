@@ -87,7 +87,7 @@ class Chat:
                  stop: Union[str, Sequence[str]] = (), on_note: Optional[Callable[[str], Any]] = None,
                  connect: Optional[str] = None, base_model: Optional[StrPath] = None, device: Optional[str] = None,
                  device_mem: Union[int, str, None] = None, wait: Optional[float] = None,
-                 chat_template: Optional[str] = None) -> None:
+                 chat_template: Optional[str] = None, split_special_tokens: Optional[str] = None) -> None:
         self._call = call = Call()
         self._said = said = _Said()
         self._pid = os.getpid()
@@ -100,7 +100,7 @@ class Chat:
         options.programs = programs
         _set(call, options, dict(model=model, base_model=base_model, connect=connect, wait=wait, device=device,
                                  device_mem=device_mem, system=system, context=context, n_tokens=n_tokens,
-                                 chat_template=chat_template))
+                                 chat_template=chat_template, split_special_tokens=split_special_tokens))
         _set(call, ffi.addressof(options, "sampling"),
              dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
                   repetition_penalty=repetition_penalty))

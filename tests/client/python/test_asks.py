@@ -1,5 +1,6 @@
 """eps.plan, eps.evaluate, eps.generate, eps.export: as their commands; and what is refused."""
 
+import inspect
 import json
 import os
 import re
@@ -8,9 +9,27 @@ from pathlib import Path
 import eps
 import pytest
 
+from eps._library import ffi, lib
+
 from conftest import LINES, PROGRAMS, SMALL, command, words
 
 ASKED = dict(model="gpt2", batch=8, seq=256, device_mem="256MiB", host_mem="16GiB")
+
+
+# Each function, its command, and the keywords that are no options of it.
+FUNCTIONS = [(eps.evaluate, lib.EPS_COMMAND_EVAL, {"on_note"}),
+             (eps.generate, lib.EPS_COMMAND_GENERATE, {"prompt", "on_text", "on_note"}),
+             (eps.Chat, lib.EPS_COMMAND_CHAT, {"on_note"}), (eps.export, lib.EPS_COMMAND_EXPORT, {"on_note"})]
+
+
+@pytest.mark.parametrize("function, number, own", FUNCTIONS)
+def test_keywords_are_the_options_of_the_command(function, number, own):
+    n = ffi.new("size_t *")
+    table = lib.eps_options(n)
+    names = {ffi.string(row.name).decode()[2:].replace("-", "_") for row in ffi.unpack(table, n[0])
+             if row.name and row.columns[number].help}
+    counts = {"beams", "samples", "tokens"}
+    assert {"n_" + name if name in counts else name for name in names} == set(inspect.signature(function).parameters) - own
 
 
 @pytest.fixture
