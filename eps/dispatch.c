@@ -399,10 +399,12 @@ static const struct request {
     enum message_kind kind;
     enum message_role role; /* whose row it is; 0: of each other role that sends the kind */
     void (*run)(const struct call *call);
-    /* Of the job's client, or a worker: the state in which it is carried out (client_may, worker_may). NULL: any, and any job. */
+    /* Of the job's client, or a worker: the state in which it is carried out (client_may, worker_may). NULL: any, and
+     * any job. */
     bool (*fits)(const struct daemon *d, const struct peer *peer);
     bool
-        of_job; /* the present job's protocol: a step takes as many as it takes, and nobody else can send one without a fault */
+        of_job; /* the present job's protocol: a step takes as many as it takes, and nobody else can send one without a
+                 * fault */
     bool fds; /* descriptors that come with it are read */
 } requests[] = {
     {MESSAGE_PULL, .run = work, .fits = is_assigned, .of_job = true},
@@ -454,8 +456,8 @@ static const struct request *find_request(const struct peer *peer, enum message_
     return NULL;
 }
 
-/* True if it must be carried out. It is ignored if its job ended while it was in transfer, and also until the job's workers are
- * released; by a worker, if it was sent before that heard of the job's end. */
+/* True if it must be carried out. It is ignored if its job ended while it was in transfer, and also until the job's
+ * workers are released; by a worker, if it was sent before that heard of the job's end. */
 static bool may(const struct daemon *d, struct peer *peer, const struct request *request)
 {
     const bool is_worker = peer->role == ROLE_WORKER, is_of_client = d->job->client == peer;

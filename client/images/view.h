@@ -62,7 +62,8 @@ int client_frame_parse(struct client_frame *out, const char *text, struct error 
 /* Refuses a frame with a size that a model does not see: -EDOM. */
 int client_frame_check(const struct client_frame *frame, const struct model_image *sees, struct error *err);
 
-/* "crop=4,flip,reflect", "resized-crop=0.08,flip". NULL: nothing is drawn. -EDOM with a sentence that names --augment. */
+/* "crop=4,flip,reflect", "resized-crop=0.08,flip". NULL: nothing is drawn. -EDOM with a sentence that names
+ * --augment. */
 int client_augment_parse(struct client_augment *out, const char *text, struct error *err);
 
 /* Refuses what does not fit the row: -EDOM with a sentence. */

@@ -11,8 +11,8 @@
 const char *client_preset_images_name(size_t index);
 bool client_preset_is_of_images(const char *name);
 
-/* Opens the preset that a run's options name, for images of this size, as --image has it; NULL: of its own, 32x32 or 224x224.
- * A ResNet whose images have at most 64 pixels a side has CIFAR's stem. Its labels are those of the data
+/* Opens the preset that a run's options name, for images of this size, as --image has it; NULL: of its own, 32x32 or
+ * 224x224. A ResNet whose images have at most 64 pixels a side has CIFAR's stem. Its labels are those of the data
  * (client_classifier_label). -EDOM with a sentence, also for options of models of text; -errno. */
 int client_preset_open_images(struct client_model *out, const struct eps_train_options *options, struct error *err);
 

@@ -159,8 +159,9 @@ struct client_devices {
 };
 void client_options_complete(struct eps_train_options *options, const struct client_devices *devices);
 
-/* Refuses options of a command's struct that go with none of these tasks (bits of enum eps_tasks): -EDOM. A whole number of
- * 0 asks for nothing. continued: of a run that is resumed or attached to, whose stored options are its own. */
+/* Refuses options of a command's struct that go with none of these tasks (bits of enum eps_tasks): -EDOM. A whole
+ * number of 0 asks for nothing. continued: of a run that is resumed or attached to, whose stored options are its
+ * own. */
 int client_options_check_tasks(const void *options, enum eps_command command, unsigned tasks, bool continued,
                                struct error *err);
 

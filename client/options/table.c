@@ -1,8 +1,8 @@
 /* client/options/table.c - one row for each option of a training run, and of the commands that have a column beside it
  * (client/eps_options.h).
  *
- * A new option is a row here or in a .inc beside this file, a member in the command's struct, a paragraph in tools/man/eps.1,
- * and the code that acts on it.
+ * A new option is a row here or in a .inc beside this file, a member in the command's struct, a paragraph in
+ * tools/man/eps.1, and the code that acts on it.
  * Parsing, --help, completion, training.json, resume and attach follow from the row. */
 #include "client/eps.h"
 

@@ -1,4 +1,5 @@
-/* Options that a task has no use for are refused, by the column `tasks` of the table: nothing that is asked for is ignored. */
+/* Options that a task has no use for are refused, by the column `tasks` of the table: nothing that is asked for is
+ * ignored. */
 #include "client/options/options.h"
 #include "client/options/value.h"
 

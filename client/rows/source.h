@@ -170,8 +170,8 @@ struct client_source_ops {
     unsigned fields;  /* 1u << enum client_field of each that its rows have */
     bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
 
-    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with a
-     * sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
+    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with
+     * a sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
     int (*open)(struct client_source **out, const struct client_source_setup *setup, struct error *err);
 
     /* Opens files that hold such rows: client_data_open, or another one with its contract. */
@@ -250,8 +250,8 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err);
 
-/* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Spans are
- * among them, as what is said of options of spans depends on the data. */
+/* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Spans
+ * are among them, as what is said of options of spans depends on the data. */
 unsigned client_source_tasks(const struct client_source_ops *kind);
 
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */

@@ -593,8 +593,9 @@ int message_version(const uint8_t *buf, size_t n);
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
 
-/* What is true of all messages of a kind, from its row in message.c: descriptors may go with it; it does not wait for bytes that
- * belong to earlier ones, where messages and bytes come by two connections; a peer of this role sends it to the daemon. */
+/* What is true of all messages of a kind, from its row in message.c: descriptors may go with it; it does not wait for
+ * bytes that belong to earlier ones, where messages and bytes come by two connections; a peer of this role sends it to
+ * the daemon. */
 bool message_has_descriptors(enum message_kind kind);
 bool message_overtakes(enum message_kind kind);
 bool message_is_sent_by(enum message_kind kind, enum message_role role);

@@ -4,16 +4,17 @@
 
 #include "proto/operation/device.h"
 
-/* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no multiple of
- * any vector, and over 64. A CUDA device's tensor cores take heads of 32 to 256 by eights, in tiles of 64, 128 or 256
- * columns, of 128 queries (64 in the widest) and 64 keys (32 in wider ones) forward, of 64 by 16 to 64 backward. Heads in groups of 2, of all and of one. length: of the last row, those
- * before it are whole; 0: no lengths. Windows of one key, of two, of less than a tile, of tiles, of one key more and less,
- * and of a whole row less one, with rows that see nothing of the first tile of their block. n_keys: of another array, less
- * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
- * key, in heads of 1, as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens,
- * the last one of the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross
- * borders of tiles of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few, and with
- * the last one as far away as tensor cores take it; in rows with tiles beyond it on both sides. */
+/* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no
+ * multiple of any vector, and over 64. A CUDA device's tensor cores take heads of 32 to 256 by eights, in tiles of 64,
+ * 128 or 256 columns, of 128 queries (64 in the widest) and 64 keys (32 in wider ones) forward, of 64 by 16 to 64
+ * backward. Heads in groups of 2, of all and of one. length: of the last row, those before it are whole; 0: no lengths.
+ * Windows of one key, of two, of less than a tile, of tiles, of one key more and less, and of a whole row less one,
+ * with rows that see nothing of the first tile of their block. n_keys: of another array, less and more than queries by
+ * tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one key, in heads of 1,
+ * as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens, the last one of
+ * the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross borders of tiles
+ * of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few, and with the last
+ * one as far away as tensor cores take it; in rows with tiles beyond it on both sides. */
 static const struct device_buckets one_bucket = {1, false, {0}}, near_and_far = {4, true, {0, 1}},
                                    t5_decoder = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                                              11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,

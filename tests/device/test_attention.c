@@ -23,10 +23,10 @@ struct attention {
  * whose own rounding the exponential passes on, make it a few more. */
 static const double tolerance = 40 * 0x1p-24;
 
-/* Where the values have 16 bits, a CUDA device's matrix units are given probabilities, and in backward gradients of scores,
- * rounded to these too: in bf16 each by up to 2^-8 of itself, in fp16 2^-11, either way, and a sum of them by less than that
- * of the largest. Backward half as much again: the output is not the device's own, whose error would cancel some of the
- * probabilities'. */
+/* Where the values have 16 bits, a CUDA device's matrix units are given probabilities, and in backward gradients of
+ * scores, rounded to these too: in bf16 each by up to 2^-8 of itself, in fp16 2^-11, either way, and a sum of them by
+ * less than that of the largest. Backward half as much again: the output is not the device's own, whose error would
+ * cancel some of the probabilities'. */
 static double near(const struct call_test *test, const char *output)
 {
     const double of_type[] = {tolerance, [NUMBER_BF16] = 0x1p-8, [NUMBER_FP16] = 0x1p-11};
@@ -392,8 +392,8 @@ static struct attention packed_of(const struct shape *s, int type, bool backward
     return t;
 }
 
-/* What a CUDA device's tensor cores compute without documents alone (attention.cu): wide heads that are dropped, full rows,
- * and a bias. */
+/* What a CUDA device's tensor cores compute without documents alone (attention.cu): wide heads that are dropped, full
+ * rows, and a bias. */
 static bool is_by_other_kernels(const struct shape *s, int type)
 {
     return backend_get()->cuda && type == NUMBER_BF16 && is_for_tensor_cores(s) &&
@@ -472,8 +472,8 @@ static void *take_columns(const struct call_test *test, const void *from, size_t
     return to;
 }
 
-/* Neither forward nor backward: where queries, keys and values of the same tokens are two arrays, each gets its columns of
- * the gradient. */
+/* Neither forward nor backward: where queries, keys and values of the same tokens are two arrays, each gets its columns
+ * of the gradient. */
 static bool has_keys_of_its_own(int i)
 {
     const struct shape *s = shape_of(i);

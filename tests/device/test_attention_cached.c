@@ -1,4 +1,5 @@
-/* Attention of a few tokens to those before them, whose keys and values are in a cache; against attention of the whole row. */
+/* Attention of a few tokens to those before them, whose keys and values are in a cache; against attention of the whole
+ * row. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -12,11 +13,12 @@ static const double tolerance = 40 * 0x1p-24; /* as in test_attention.c */
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* Positions kept room for, tokens before, tokens at once: one query alone, at both sides of a tile's end; a few that cross
- * it; more than a tile; a CUDA device has chunks of 128 positions, and 1 query or 4 a block. Windows that end within a
- * tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all. buckets: of a
- * bias; T5's of 8 for 128 positions, whose last begins at 128 / 32^(1/4); few, of which the far ones begin in other tiles
- * and chunks than the query's; and of two directions, of which only keys before the query matter. */
+/* Positions kept room for, tokens before, tokens at once: one query alone, at both sides of a tile's end; a few that
+ * cross it; more than a tile; a CUDA device has chunks of 128 positions, and 1 query or 4 a block. Windows that end
+ * within a tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all.
+ * buckets: of a bias; T5's of 8 for 128 positions, whose last begins at 128 / 32^(1/4); few, of which the far ones
+ * begin in other tiles and chunks than the query's; and of two directions, of which only keys before the query
+ * matter. */
 static const struct device_buckets t5_of_8 = {8, false, {0, 1, 2, 3, 4, 10, 23, 54}},
                                    far_ones = {4, false, {0, 2, 130, 200}}, both_ways = {8, true, {0, 1, 5, 40}};
 
@@ -163,8 +165,8 @@ TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
     }
 }
 
-/* A NaN in one key reaches the output of every query that sees it, so that the loss shows it, and no other; from a cache
- * too. */
+/* A NaN in one key reaches the output of every query that sees it, so that the loss shows it, and no other; from a
+ * cache too. */
 TEST_EACH(attention_passes_nan_on, 4 * COMMON_TYPES)
 {
     enum { TOKENS = 130, AT = 70, WINDOW = 40 };

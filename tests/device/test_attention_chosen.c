@@ -260,8 +260,8 @@ static size_t batch_of(const struct shape *s)
     return s->p > 0 ? 1 : backend_get()->cuda ? FEW : BATCH;
 }
 
-/* The squared distance of the mean is chi-squared over the rounds, and that of one sample the formula's. A library's or a
- * simulator's fewer rounds show a bias alone. */
+/* The squared distance of the mean is chi-squared over the rounds, and that of one sample the formula's. A library's or
+ * a simulator's fewer rounds show a bias alone. */
 TEST_EACH(the_estimate_is_unbiased_and_varies_as_it_should, COUNT(shapes))
 {
     const struct shape *s = &shapes[_i];

@@ -7,9 +7,9 @@
 
 SUITE_LABELS(on_cuda_release)
 
-/* One of everything; rows of one element; columns that end inside a vector, a pack and a tile, and more of them than the
- * CPU sums at a time; more elements than a tile has, and more in all than the CPU has tiles to sum; more rows than a
- * thread of a CUDA device joins at once. A mean far from 0 must not cost digits of the deviation. */
+/* One of everything; rows of one element; columns that end inside a vector, a pack and a tile, and more of them than
+ * the CPU sums at a time; more elements than a tile has, and more in all than the CPU has tiles to sum; more rows than
+ * a thread of a CUDA device joins at once. A mean far from 0 must not cost digits of the deviation. */
 static const struct shape {
     size_t n_rows, n_elements, n;
     float shift; /* of x and of means */
@@ -61,8 +61,8 @@ SUITE_FIXTURE(mirror_forget, NULL)
 
 /* ---- moments of rows ---- */
 
-/* Of sums in double, a few roundings of each term; of sums in fp32 in a fixed order, sqrt(n) more. Backward, the mean is
- * itself rounded to fp32: relative to the deviation that costs |shift| more. */
+/* Of sums in double, a few roundings of each term; of sums in fp32 in a fixed order, sqrt(n) more. Backward, the mean
+ * is itself rounded to fp32: relative to the deviation that costs |shift| more. */
 static double near_rows(const struct call_test *test, const char *output)
 {
     const struct shape *s = shape_of(test);
@@ -126,8 +126,8 @@ TEST_EACH(moments_of_a_row_alone_are_as_among_others, N_CASES)
     }
 }
 
-/* A deviation of 1 about a mean of 2^12 or 2^20, in fp32: the mean is right to its last place, and the squares are right as
- * well as those about 0, also where the mean is rounded by a 32nd of the deviation. */
+/* A deviation of 1 about a mean of 2^12 or 2^20, in fp32: the mean is right to its last place, and the squares are
+ * right as well as those about 0, also where the mean is rounded by a 32nd of the deviation. */
 TEST_EACH(a_mean_far_from_zero_costs_no_digits, 2)
 {
     const struct shape far = {3, 200, 40, _i ? 0x1p20f : 0x1p12f};
@@ -202,8 +202,8 @@ TEST_EACH(the_gradient_of_their_join_is_the_formula, N_CASES)
 
 /* ---- normalisation ---- */
 
-/* A few roundings. A row's sums are the CPU's in double, of products in fp32, others' in fp32, in any fixed order; each row
- * is then added with one rounding. */
+/* A few roundings. A row's sums are the CPU's in double, of products in fp32, others' in fp32, in any fixed order; each
+ * row is then added with one rounding. */
 static double near_norm(const struct call_test *test, const char *output)
 {
     const struct shape *s = shape_of(test);
@@ -244,8 +244,8 @@ TEST_EACH(batch_norm_is_the_formula, N_CASES)
     call_check(&t.test);
 }
 
-/* dx in the place of dy, added to what is there, or beside it; with the gradients of weight and bias, with one of them, or
- * with neither. */
+/* dx in the place of dy, added to what is there, or beside it; with the gradients of weight and bias, with one of them,
+ * or with neither. */
 TEST_EACH(batch_norm_backward_is_the_formula, 4 * N_CASES)
 {
     struct batch_norm t = make_norm(CALL_batch_norm_backward, _i / 4);
@@ -339,8 +339,8 @@ TEST(nor_do_more_rows_than_fit_at_once)
     check_rows_apart(&t, 3);
 }
 
-/* The statistics' gradient, with what its rounding lost, is a sum in double: 2^13 rows of one element change the sum's last
- * places thousands of times. Those of the mean are sums of numbers that are exact in fp32. */
+/* The statistics' gradient, with what its rounding lost, is a sum in double: 2^13 rows of one element change the sum's
+ * last places thousands of times. Those of the mean are sums of numbers that are exact in fp32. */
 TEST(what_rounding_lost_is_kept)
 {
     static const struct shape tall = {1 << 13, 1, 3, 0};

@@ -155,8 +155,8 @@ TEST_EACH(a_row_alone_is_compressed_as_among_others, 2)
     }
 }
 
-/* Each of many rows holds the same values: their mean is the value, and they vary as a number that is rounded up with the
- * probability f of its fraction: by f (1 - f) steps squared. */
+/* Each of many rows holds the same values: their mean is the value, and they vary as a number that is rounded up with
+ * the probability f of its fraction: by f (1 - f) steps squared. */
 TEST_EACH(the_mean_is_what_was_written, 2)
 {
     enum { N = 64, MOST_ROWS = 4000 };
@@ -185,8 +185,8 @@ TEST_EACH(the_mean_is_what_was_written, 2)
     }
 }
 
-/* A block with a NaN, of any pattern, or an infinity is NaN; one of numbers without an inverse is 0; the largest number stays
- * finite. The block beside it is as without them. */
+/* A block with a NaN, of any pattern, or an infinity is NaN; one of numbers without an inverse is 0; the largest number
+ * stays finite. The block beside it is as without them. */
 TEST_EACH(blocks_at_the_ends_of_numbers, 5)
 {
     static const uint32_t patterns[] = {0x7fffffff, 0xffc00000, 0x7f800000, 0x00000001, 0x7f7fffff};

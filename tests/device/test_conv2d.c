@@ -8,11 +8,11 @@
 
 SUITE_LABELS(on_cuda, on_cudnn)
 
-/* One of everything; every window that ResNets have, at either stride; windows larger than the image, and beside it; lines
- * and columns that no window reaches; odd channels, several panels and tiles of them, and so many that one tap is several
- * steps; groups, down to one channel each; more taps than a step has; images of one pixel, and of several steps; slices of
- * images, of a small gradient and of one of as many tiles as there are groups. Last, those that a library may compute, where
- * there is one: blocks of 16 images, and some that are left over. */
+/* One of everything; every window that ResNets have, at either stride; windows larger than the image, and beside it;
+ * lines and columns that no window reaches; odd channels, several panels and tiles of them, and so many that one tap is
+ * several steps; groups, down to one channel each; more taps than a step has; images of one pixel, and of several
+ * steps; slices of images, of a small gradient and of one of as many tiles as there are groups. Last, those that a
+ * library may compute, where there is one: blocks of 16 images, and some that are left over. */
 static const struct shape {
     size_t n_rows, height, width, n_in, n_out, n_groups;
     struct image_window window;
@@ -30,8 +30,8 @@ static const struct shape {
 enum { N_OWN = 20 /* of these no library is asked */, BLOCK = 16 /* images of its calls */ };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
 
-/* As of a product of as many terms (test_matmul.c); of weights, these are pixels. A stored number that is added to is in
- * the sum. */
+/* As of a product of as many terms (test_matmul.c); of weights, these are pixels. A stored number that is added to is
+ * in the sum. */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_conv2d *op = &test->call.conv2d;
@@ -85,8 +85,8 @@ static struct call_test make(enum call_kind kind, int i)
                               .near = near};
 }
 
-/* The simulated device, which is slow, takes the shape of many tiles for the gradient of weights alone, in fp32. Where a
- * library is found, what it is not asked for is left to the run without it. */
+/* The simulated device, which is slow, takes the shape of many tiles for the gradient of weights alone, in fp32. Where
+ * a library is found, what it is not asked for is left to the run without it. */
 static bool is_left_out(const struct call_test *test)
 {
     const bool is_large = backend_get()->simulated && test->call.conv2d.n_groups == 256;
@@ -160,8 +160,8 @@ static void make_some(struct call_test *some, const struct call_test *all, size_
     }
 }
 
-/* Images in several calls, one, two or a block each: a microbatch changes no bit, also of the weights' gradient, if a library
- * gets whole blocks. */
+/* Images in several calls, one, two or a block each: a microbatch changes no bit, also of the weights' gradient, if a
+ * library gets whole blocks. */
 TEST_EACH(images_in_calls_of_their_own_give_the_same_bits, 3 * N_CASES)
 {
     static const struct {

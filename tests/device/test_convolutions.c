@@ -1,5 +1,5 @@
-/* Convolutions and pools of images, and their gradients, against PyTorch in float64 (tests/fixtures/convolutions.json, made by
- * tests/oracle/make_convolutions.py). */
+/* Convolutions and pools of images, and their gradients, against PyTorch in float64 (tests/fixtures/convolutions.json,
+ * made by tests/oracle/make_convolutions.py). */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/test.h"
@@ -25,8 +25,8 @@ static struct image_window window_of(json_t *fixture, size_t i)
     return (struct image_window){size, size, (uint32_t)size_of(fixture, i + 1), (uint32_t)size_of(fixture, i + 2)};
 }
 
-/* Runs the call on what the fixture has of its arrays, and compares what it writes. Sums of up to 147 products, or of a few
- * numbers, in fp32; results in bf16 are rounded once. */
+/* Runs the call on what the fixture has of its arrays, and compares what it writes. Sums of up to 147 products, or of a
+ * few numbers, in fp32; results in bf16 are rounded once. */
 static void check(struct call_test *test, json_t *fixture)
 {
     call_make(test);

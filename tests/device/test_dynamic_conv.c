@@ -7,9 +7,9 @@
 
 SUITE_LABELS(on_cuda)
 
-/* One of everything; fewer elements than taps, on either side; heads of less than a vector or a pack, and of several; more
- * taps than a warp has lanes, and the most; a pass of more filters than dropout draws at a time. A length leaves nothing,
- * one element or some of the row; 0: no lengths. */
+/* One of everything; fewer elements than taps, on either side; heads of less than a vector or a pack, and of several;
+ * more taps than a warp has lanes, and the most; a pass of more filters than dropout draws at a time. A length leaves
+ * nothing, one element or some of the row; 0: no lengths. */
 static const struct shape {
     size_t n_rows, n_tokens, n, n_heads, n_taps, n_before;
     uint32_t length;

@@ -25,9 +25,10 @@ enum {
 
 /* k products of unit deviation, each rounded once: an error of sqrt(k) 2^-24 or less against a largest sum of a few
  * sqrt(k); four times that for the chance extremes of many sums. A matrix unit drops bits where fp32 would round: twice
- * as much. An activation is that of pre as it is stored: half a unit of its type's last place off, with a slope of up to 1.13.
- * A slope is itself good to 3 units in the last place of 1; a CUDA device's product is stored, and so rounded, before it is
- * multiplied by one. One in 16 bits that is added to what is there is rounded before by the library, too (cuda/matmul.c). */
+ * as much. An activation is that of pre as it is stored: half a unit of its type's last place off, with a slope of up
+ * to 1.13. A slope is itself good to 3 units in the last place of 1; a CUDA device's product is stored, and so rounded,
+ * before it is multiplied by one. One in 16 bits that is added to what is there is rounded before by the library, too
+ * (cuda/matmul.c). */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_matmul *op = &test->call.matmul;
@@ -90,7 +91,8 @@ TEST_EACH(matmul_is_the_product, COUNT(shapes) * NUMBER_TYPES * N_TRANSPOSITIONS
         }
 }
 
-/* With the second matrix transposed in every other shape: weights are (in, out) in some families and (out, in) in others. */
+/* With the second matrix transposed in every other shape: weights are (in, out) in some families and (out, in) in
+ * others. */
 static void check_epilogue(const struct shape *s, int type, enum device_epilogue epilogue, int activation)
 {
     const bool swapped = ((s - shapes) % 2 != 0) != (epilogue == DEVICE_ACTIVATION_GRADIENT);
@@ -176,8 +178,8 @@ static void take_rows(struct call_test *part, const struct call_test *whole, siz
     op->a = device_element(whole->type, op->a, first * (op->transpose_a ? 1 : op->a_stride));
 }
 
-/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type, or of more rows
- * than a tile. However the rows are cut, each has the same bits. */
+/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type, or of more
+ * rows than a tile. However the rows are cut, each has the same bits. */
 TEST_EACH(odd_products_are_right_and_their_bits_depend_on_no_cut, backend_get()->cuda ? 0 : N_ODD *NUMBER_TYPES)
 {
     const int i = _i / NUMBER_TYPES, type = _i % NUMBER_TYPES;

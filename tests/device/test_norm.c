@@ -8,8 +8,8 @@
 SUITE_LABELS(on_cuda_release)
 
 /* Rows of one vector or pack and of none that is whole; more rows than a CUDA device has groups of lanes; rows that its
- * groups hold, and its blocks, element by element and in packs, and rows too long for that, which they read again. Rows of
- * several heads, with others' columns after them. */
+ * groups hold, and its blocks, element by element and in packs, and rows too long for that, which they read again. Rows
+ * of several heads, with others' columns after them. */
 static const struct shape {
     size_t m, n;
     float shift; /* of x: a mean far from 0 must not cost digits of the deviation */
@@ -75,7 +75,8 @@ static struct norm make(int i, bool biased)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* The simulated device, which is slow, takes one of so many ways of each case; other kinds, types and shapes take others. */
+/* The simulated device, which is slow, takes one of so many ways of each case; other kinds, types and shapes take
+ * others. */
 static bool has_turn(int i, int n_ways)
 {
     const int nth = i / n_ways, kind = nth % KINDS, type = nth / KINDS % NUMBER_TYPES;

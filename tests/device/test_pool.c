@@ -8,8 +8,8 @@
 
 SUITE_LABELS(on_cuda)
 
-/* One of everything; ResNets' first pool and last; windows side by side, that overlap, or leave pixels out; whole images;
- * channels of no whole vector, and of several; lines and columns that no window reaches; the most taps. */
+/* One of everything; ResNets' first pool and last; windows side by side, that overlap, or leave pixels out; whole
+ * images; channels of no whole vector, and of several; lines and columns that no window reaches; the most taps. */
 static const struct shape {
     size_t n_rows, height, width, n;
     struct image_window window;
@@ -87,8 +87,8 @@ TEST_EACH(the_gradient_of_a_mean_is_shared_equally, 2 * N_CASES)
     call_check(&test);
 }
 
-/* Blocks of ResNets' inputs, and of their gradients by the window of 3 x 3 and of 1 x 1, with each tap; ragged ones; blocks of one
- * pixel, and of the whole image; blocks that no window reaches; channels of no whole vector. */
+/* Blocks of ResNets' inputs, and of their gradients by the window of 3 x 3 and of 1 x 1, with each tap; ragged ones;
+ * blocks of one pixel, and of the whole image; blocks that no window reaches; channels of no whole vector. */
 static const struct device_sum_blocks blocks[] = {
     {1, 1, 1, 1, .side = 1, .window = {1, 1, 1, 0}},
     {2, 8, 8, 64, .side = 2, .window = {1, 1, 1, 0}, .mean = true},

@@ -465,10 +465,10 @@ static double error_of_crs(const struct operands *o, const double exact[OUT * IN
     return (N * squares - pow(norm(exact, OUT * IN), 2)) / (double)k;
 }
 
-/* The mean of many draws, against the sum itself: the squared distance is a multiple of chi-squared with up to 16 degrees
- * of freedom, and in each of 20 directions a normal deviate. The mean squared error, against the formula,
- * which with equal scores is that of CRS. The simulated device would take minutes for that many: it chooses what the CPU
- * does. */
+/* The mean of many draws, against the sum itself: the squared distance is a multiple of chi-squared with up to 16
+ * degrees of freedom, and in each of 20 directions a normal deviate. The mean squared error, against the formula,
+ * which with equal scores is that of CRS. The simulated device would take minutes for that many: it chooses what the
+ * CPU does. */
 TEST_EACH(the_estimate_is_unbiased_and_varies_as_it_should, COUNT(estimates))
 {
     const size_t k = 12, n_rounds = backend_get()->cuda ? FEW_ROUNDS : MOST_ROUNDS;

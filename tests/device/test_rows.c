@@ -8,8 +8,8 @@
 
 SUITE_LABELS(single, on_cuda_release)
 
-/* Rows and columns: one of each, ends inside every vector, over the 128 columns that a thread of the CPU sums at once, and
- * more of each than a CUDA device has blocks for, in whole packs and in none. */
+/* Rows and columns: one of each, ends inside every vector, over the 128 columns that a thread of the CPU sums at once,
+ * and more of each than a CUDA device has blocks for, in whole packs and in none. */
 static const struct shape {
     size_t m, n;
 } shapes[] = {{1, 1},   {1, 5},    {3, 16},    {64, 33},  {129, 128}, {7, 300},
@@ -36,8 +36,8 @@ TEST_EACH(zero_writes_its_elements_alone, 5)
 }
 
 /* Where the sum lies, and as long as rounds may become: the CPU's first is of 1,024 numbers. A device that needs room
- * before the sum gets far less of it than plans give, so that it takes several rounds. Then right before the sum, and right
- * behind it. The first numbers are on both sides of where fp16 ends and begins, and halfway between two of it. */
+ * before the sum gets far less of it than plans give, so that it takes several rounds. Then right before the sum, and
+ * right behind it. The first numbers are on both sides of where fp16 ends and begins, and halfway between two of it. */
 TEST_EACH(rounding_writes_over_what_it_has_read, 2 * 3 * 5 * 3)
 {
     static const size_t sizes[] = {1, 1024, 1025, 3000, 60000};
@@ -84,8 +84,8 @@ static const struct row_call {
                  {CALL_add, false, 0, 0, false},         {CALL_embed, false, 0, 0, true},
                  {CALL_embed, true, 0, 2.1f, true},      {CALL_position, false, 0, 0, true}};
 
-/* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
- * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
+/* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere
+ * in fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
 static double near_of_sums(size_t m)
 {
     return backend_get()->cuda ? 0x1p-24 + (double)m * 0x1p-24 : 0x1.01p-24;
@@ -223,8 +223,8 @@ static struct looked_up look_up(const struct look_up *l, int type, bool whole)
                               .whole = whole};
 }
 
-/* Whole numbers, scaled or not, give the exact sums everywhere, and any others on the CPU the bits of a plain loop, in fp32
- * and in order. */
+/* Whole numbers, scaled or not, give the exact sums everywhere, and any others on the CPU the bits of a plain loop, in
+ * fp32 and in order. */
 TEST_EACH(embed_backward_adds_in_order, 3 * NUMBER_TYPES * COUNT(look_ups))
 {
     struct looked_up t = look_up(&look_ups[_i / 3 / NUMBER_TYPES], _i / 3 % NUMBER_TYPES, _i % 3);

@@ -1,5 +1,5 @@
-/* Label smoothing against PyTorch in float64 (tests/fixtures/smoothing.json, made by tests/oracle/make_smoothing.py): losses of
- * rows, and the gradient of their mean, of a vocabulary in one chunk and in two. */
+/* Label smoothing against PyTorch in float64 (tests/fixtures/smoothing.json, made by tests/oracle/make_smoothing.py):
+ * losses of rows, and the gradient of their mean, of a vocabulary in one chunk and in two. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/test.h"
@@ -108,8 +108,8 @@ static void run(struct mirror *at, void *const out[], const void *context)
     }
 }
 
-/* In units of 2^-24: of a sum of up to 13 products with logits, which are up to 6 and more than half of the largest loss, and
- * of an exponential (test_softmax), in fp32; on the CPU half as many. */
+/* In units of 2^-24: of a sum of up to 13 products with logits, which are up to 6 and more than half of the largest
+ * loss, and of an exponential (test_softmax), in fp32; on the CPU half as many. */
 TEST_EACH(a_smoothed_loss_and_its_gradient_are_pytorchs, 2 * NUMBER_TYPES * CASES)
 {
     const struct smoothed c = read_case((size_t)_i / 2 / NUMBER_TYPES, _i % 2);

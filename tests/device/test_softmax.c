@@ -8,8 +8,8 @@
 
 SUITE_LABELS(on_cuda)
 
-/* m rows of n logits, padded by `gap`, of labels from `first` on: less than a vector, more rows than a CUDA device has blocks,
- * and two and three of the tiles that these read at once, in packs and element by element. */
+/* m rows of n logits, padded by `gap`, of labels from `first` on: less than a vector, more rows than a CUDA device has
+ * blocks, and two and three of the tiles that these read at once, in packs and element by element. */
 static const struct shape {
     size_t m, n, gap, first;
 } shapes[] = {{1, 1, 0, 0},     {3, 7, 2, 0},    {5, 56, 44, 200}, {33, 519, 3, 512}, {4, 515, 5, 0},
@@ -17,8 +17,8 @@ static const struct shape {
 
 /* Each exponential within 2 units in the last place, sums in blocks: the largest element, near `scale`, is one of few
  * roundings. A loss is a logarithm of such a sum; elsewhere than on the CPU the exponential is within 2 more and the
- * logarithm within 1. A capped logit is within 4 units in the last place of the cap (near_cap): so is the exponent, and the
- * slope, whose square has twice that, costs three roundings more. */
+ * logarithm within 1. A capped logit is within 4 units in the last place of the cap (near_cap): so is the exponent, and
+ * the slope, whose square has twice that, costs three roundings more. */
 static double near(const struct call_test *test, const char *output)
 {
     const bool is_loss = test->call.kind == CALL_loss, is_gradient = test->call.kind == CALL_cross_entropy_gradient;
@@ -75,8 +75,8 @@ static bool suits(const struct shape *s)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* Of the rows' first chunk, and of one that is added to those before it; of logits as they are, with a bias, and capped; of
- * labels as they are, and smoothed. */
+/* Of the rows' first chunk, and of one that is added to those before it; of logits as they are, with a bias, and
+ * capped; of labels as they are, and smoothed. */
 TEST_EACH(a_chunk_is_added_to_what_runs, 12 * COUNT(shapes))
 {
     const struct shape *s = &shapes[_i / 12];
@@ -149,8 +149,8 @@ static void run_gradient(struct mirror *at, void *const out[], const void *conte
     take_gradient(at, out[0], op.logits, op.m, op.logits_stride, test->type);
 }
 
-/* Of logits as they are, of capped ones, of those with a bias, of those whose rows have scales of their own, and of smoothed
- * labels: most of those drawn are less than the cap, some of which is enough. */
+/* Of logits as they are, of capped ones, of those with a bias, of those whose rows have scales of their own, and of
+ * smoothed labels: most of those drawn are less than the cap, some of which is enough. */
 TEST_EACH(the_gradient_takes_the_place_of_the_logits, 5 * NUMBER_TYPES * COUNT(shapes))
 {
     const struct shape *s = &shapes[_i / 5 / NUMBER_TYPES];
@@ -346,9 +346,9 @@ static void check_row(float *logits, double want)
         &(struct operation){.run = run_row, .context = logits, .parts = {{"loss", 1, &want, 1e-6, NULL, CALL_FP64}}});
 }
 
-/* Zeros but for one value in one or more places, under a label in the second chunk. By hand: log(1399 e^0 + e^value) less
- * the label's 0. What is not finite upwards must not come out finite; in every place, so that some vectors and threads see
- * nothing else. */
+/* Zeros but for one value in one or more places, under a label in the second chunk. By hand: log(1399 e^0 + e^value)
+ * less the label's 0. What is not finite upwards must not come out finite; in every place, so that some vectors and
+ * threads see nothing else. */
 TEST_EACH(a_loss_holds_large_logits_and_shows_what_is_not_finite, 5 * 4)
 {
     static const float values[] = {NAN, INFINITY, -INFINITY, 1000};

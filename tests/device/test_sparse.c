@@ -43,8 +43,8 @@ static void place(struct call_test *test)
         starts[row + 1] = (uint32_t)s->of;
 }
 
-/* Places beyond the columns, elements beyond those that there are, more and fewer than places: what a daemon that is none
- * might send. */
+/* Places beyond the columns, elements beyond those that there are, more and fewer than places: what a daemon that is
+ * none might send. */
 static void misplace(struct call_test *test)
 {
     uint32_t *const starts = call_get(call_find(test, "starts")), *const places = call_get(call_find(test, "places"));

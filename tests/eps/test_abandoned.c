@@ -110,7 +110,7 @@ TEST(one_that_the_daemon_can_save_does_not_end_unsaved)
     ck_assert_int_eq(job.state, JOB_RESTING);
 }
 
-/* ---- a client that lives, and asks for nothing -------------------------------------------------------------------- */
+/* ---- a client that lives, and asks for nothing ------------------------------------------------------------------- */
 
 /* Of a job that trains, with a directory. */
 static void have_client(void)

@@ -1,4 +1,5 @@
-/* Which messages a daemon takes from whom; what it does with them, and in which state, is tested by what they are for. */
+/* Which messages a daemon takes from whom; what it does with them, and in which state, is tested by what they are
+ * for. */
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
@@ -29,7 +30,8 @@ static bool lists(const char *names, enum message_kind kind)
     return strstr(names, print(" %s ", message_name(kind))) != NULL;
 }
 
-/* True if it is taken, or refused for another reason: then what follows is, as a worker is in no job, and others are answered. */
+/* True if it is taken, or refused for another reason: then what follows is, as a worker is in no job, and others are
+ * answered. */
 static bool is_taken(enum message_role role, enum message_kind kind)
 {
     const struct message after = {.kind = role == ROLE_WORKER ? MESSAGE_PULL : MESSAGE_STATUS};

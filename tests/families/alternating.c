@@ -1,9 +1,9 @@
-/* A family that only tests have: its blocks differ in their tensors, in what forward keeps for backward and in their caches,
- * with a period of four.
+/* A family that only tests have: its blocks differ in their tensors, in what forward keeps for backward and in their
+ * caches, with a period of four.
  *
  *   block 0, 4, 8, ..  as Llama's: root mean square norms, rotary positions, grouped heads, a gated MLP
- *   2, 6, 10, ..       the same, but its queries see a window; its heads have another width, keys and values another number
- *                      of them, and queries and keys are normed
+ *   2, 6, 10, ..       the same, but its queries see a window; its heads have another width, keys and values another
+ *                      number of them, and queries and keys are normed
  *   odd ones           do not attend: a layer norm, and a gated MLP of another width, with biases */
 #include "tests/families/parts.h"
 #include "proto/operation/call/rope.h"

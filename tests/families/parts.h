@@ -1,5 +1,5 @@
-/* tests/families/parts.h - what the families that only tests have share: attention without positions, a gated MLP, and most of
- * their tables. */
+/* tests/families/parts.h - what the families that only tests have share: attention without positions, a gated MLP, and
+ * most of their tables. */
 #ifndef TESTS_FAMILIES_PARTS_H
 #define TESTS_FAMILIES_PARTS_H
 

@@ -1,5 +1,5 @@
-/* A family that only tests have: a model without tables. Its lowest layer maps the bytes of a token's id to the stream; blocks
- * attend, and mix. */
+/* A family that only tests have: a model without tables. Its lowest layer maps the bytes of a token's id to the stream;
+ * blocks attend, and mix. */
 #include "tests/families/parts.h"
 
 static const char *const architectures[] = {"PixelsForCausalLM", NULL};

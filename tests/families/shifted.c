@@ -1,5 +1,5 @@
-/* A family that only tests have: a bias that is made once a part. Below the blocks a layer without an input gives the value
- * "shift", a vector; each block adds it to what its attention reads. */
+/* A family that only tests have: a bias that is made once a part. Below the blocks a layer without an input gives the
+ * value "shift", a vector; each block adds it to what its attention reads. */
 #include "tests/families/parts.h"
 
 static const char *const architectures[] = {"ShiftedForCausalLM", NULL};

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_conversation.c - a conversation by a chat template: it is refused, or each of its rows is trained somewhere,
- * but not at its first token.
+/* tests/fuzz/fuzz_conversation.c - a conversation by a chat template: it is refused, or each of its rows is trained
+ * somewhere, but not at its first token.
  *
  * The first byte chooses tokenizer and --train-on; the template follows, a zero byte, and an object in any layout. */
 #include "client/rows/layouts.h"

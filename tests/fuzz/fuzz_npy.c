@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_npy.c - the header of a NumPy array: what is taken lies behind the header, and has integers; token ids
- * are an array, too. */
+/* tests/fuzz/fuzz_npy.c - the header of a NumPy array: what is taken lies behind the header, and has integers; token
+ * ids are an array, too. */
 #include "client/data/npy.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,9 +1,9 @@
 /* tests/fuzz/fuzz_session.c - the beginning and the life of a session, against a hostile peer.
  *
  * The first byte selects our side: the daemon's (0) or its peer's. Then come the hostile side's packets, each as
- * flags u8 | bytes u16 | bytes. Flags: a right header, with the next sequence number, replaces the one in the packet (1);
- * our side runs before the next packet (2); descriptors come with it (12). However it goes, the session ends exactly
- * once, and no descriptor stays open. */
+ * flags u8 | bytes u16 | bytes. Flags: a right header, with the next sequence number, replaces the one in the packet
+ * (1); our side runs before the next packet (2); descriptors come with it (12). However it goes, the session ends
+ * exactly once, and no descriptor stays open. */
 #include "proto/wire/session.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_template.c - a chat template: it is rendered, or refused with a sentence, and changes no variable; with
- * labels its text is the same. */
+/* tests/fuzz/fuzz_template.c - a chat template: it is rendered, or refused with a sentence, and changes no variable;
+ * with labels its text is the same. */
 #include "client/text/template.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_tokenizer.c - a model's tokenizer, and a text for it: the text in pieces gives the tokens of the whole,
- * and tokens give valid UTF-8.
+/* tests/fuzz/fuzz_tokenizer.c - a model's tokenizer, and a text for it: the text in pieces gives the tokens of the
+ * whole, and tokens give valid UTF-8.
  *
  * Parts of an input: the text, then the files in the order of `names`; an empty part is an absent file. */
 #include "client/text/tokenizer.h"

@@ -1,6 +1,6 @@
-/* A stand-in for NVIDIA's driver, of which cuDNN asks what device there is, and to which it hands the kernels that it has
- * compiled: it says yes to everything, and remembers their names. All of the driver's other functions are in the generated
- * driver_names.c, and do nothing. */
+/* A stand-in for NVIDIA's driver, of which cuDNN asks what device there is, and to which it hands the kernels that it
+ * has compiled: it says yes to everything, and remembers their names. All of the driver's other functions are in the
+ * generated driver_names.c, and do nothing. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

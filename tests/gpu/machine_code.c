@@ -1,18 +1,19 @@
-/* machine_code [--loops] OBJECT...: what kernels are made of, from the objects that nvcc wrote: a line for each kernel and
- * architecture, of how many instructions it has of the kinds that a fast one lives on, and of how many bytes a thread has
- * in flight: the most that are loaded from global memory before an instruction waits for any of them, in the order of the
- * code. With --loops, of kernels that multiply on tensor cores, what a warp issues in each turn of that loop
- * (machine_loop.h).
+/* machine_code [--loops] OBJECT...: what kernels are made of, from the objects that nvcc wrote: a line for each kernel
+ * and architecture, of how many instructions it has of the kinds that a fast one lives on, and of how many bytes a
+ * thread has in flight: the most that are loaded from global memory before an instruction waits for any of them, in the
+ * order of the code. With --loops, of kernels that multiply on tensor cores, what a warp issues in each turn of that
+ * loop (machine_loop.h).
  *
- * An object holds a "fat binary": a header of 16 bytes and entries, of which those of kind 2 are ELF files of machine code,
- * one for each architecture; kernels are their sections .text.NAME. An instruction is 16 bytes from compute capability 7.0
- * on: its low 12 bits say which, and bits 73 to 75 of a load or store how wide.
+ * An object holds a "fat binary": a header of 16 bytes and entries, of which those of kind 2 are ELF files of machine
+ * code, one for each architecture; kernels are their sections .text.NAME. An instruction is 16 bytes from compute
+ * capability 7.0 on: its low 12 bits say which, and bits 73 to 75 of a load or store how wide.
  *
- * From bit 105 on are 4 of stalls, 1 of yielding, 3 that name the barrier that a load sets (7: none), 3 of another, and the
- * 6 barriers that the instruction waits for.
+ * From bit 105 on are 4 of stalls, 1 of yielding, 3 that name the barrier that a load sets (7: none), 3 of another, and
+ * the 6 barriers that the instruction waits for.
  *
- * Sources: what nvdisasm of CUDA 12 and 13 prints beside the bytes, where it is; Jia et al., arXiv:1804.06826, section 2.1,
- * on barriers. NVIDIA documents neither. So a toolkit that writes otherwise is told as such, with exit status 77. */
+ * Sources: what nvdisasm of CUDA 12 and 13 prints beside the bytes, where it is; Jia et al., arXiv:1804.06826, section
+ * 2.1, on barriers. NVIDIA documents neither. So a toolkit that writes otherwise is told as such, with exit status
+ * 77. */
 #include "tests/gpu/machine_loop.h"
 
 #include <elf.h>
@@ -121,7 +122,8 @@ static unsigned print_elf(print_code *print, unsigned target, const unsigned cha
     return n;
 }
 
-/* Entries from `at` to `end`: kind u16 | version u16 | header bytes u32 | payload bytes u64 | ... | architecture u32 at 28. */
+/* Entries from `at` to `end`: kind u16 | version u16 | header bytes u32 | payload bytes u64 | ... | architecture u32 at
+ * 28. */
 static unsigned print_entries(print_code *print, const unsigned char *at, const unsigned char *end)
 {
     unsigned n = 0;

@@ -1,6 +1,6 @@
-/* A branch's operand is the distance in units of 4 bytes from the instruction behind it. Up to compute capability 8.9 it is in
- * bits 34 to 81; from 9.0 on its low 8 bits are in 16 to 23, and the others from 34 on. Source: the branch to itself that
- * ends every kernel's code, whose distance is known. */
+/* A branch's operand is the distance in units of 4 bytes from the instruction behind it. Up to compute capability 8.9
+ * it is in bits 34 to 81; from 9.0 on its low 8 bits are in 16 to 23, and the others from 34 on. Source: the branch to
+ * itself that ends every kernel's code, whose distance is known. */
 #include "tests/gpu/machine_loop.h"
 
 #include <string.h>

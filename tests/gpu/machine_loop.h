@@ -1,7 +1,7 @@
 /* tests/gpu/machine_loop.h - the loop of a kernel in which it multiplies, for machine_code.c.
  *
- * A turn of it is what a warp issues for one tile, so its instructions bound the kernel's speed: each pipe of a multiprocessor
- * takes so many of them a cycle. */
+ * A turn of it is what a warp issues for one tile, so its instructions bound the kernel's speed: each pipe of a
+ * multiprocessor takes so many of them a cycle. */
 #ifndef TESTS_GPU_MACHINE_LOOP_H
 #define TESTS_GPU_MACHINE_LOOP_H
 
@@ -48,8 +48,8 @@ static inline unsigned bytes_of_copy(unsigned target, struct instruction in)
     return bytes_at(in, target >= 100 ? 10 : 9);
 }
 
-/* Of a turn of the loop. Counted is what every turn does: of parts that a branch may skip, those that copy or multiply. Masks,
- * and left factors that are loaded once, are skipped in all turns but a few. */
+/* Of a turn of the loop. Counted is what every turn does: of parts that a branch may skip, those that copy or multiply.
+ * Masks, and left factors that are loaded once, are skipped in all turns but a few. */
 struct machine_loop {
     unsigned issued;                        /* instructions */
     unsigned products, matrix_loads;        /* of them */

@@ -1,5 +1,5 @@
-/* Stands for a library of cuDNN: of version STAND_IN_DNN for STAND_IN_CUDA, or, with STAND_IN_ENGINE, for its engines. As cuDNN does, it finds its
- * engines by their name alone: cudnnCreate gives their version for a handle. */
+/* Stands for a library of cuDNN: of version STAND_IN_DNN for STAND_IN_CUDA, or, with STAND_IN_ENGINE, for its engines.
+ * As cuDNN does, it finds its engines by their name alone: cudnnCreate gives their version for a handle. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>

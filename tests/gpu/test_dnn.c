@@ -24,10 +24,11 @@ static const struct properties {
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
-/* (n_rows, n_tokens, n_heads, head_width): small, of an 8 B model whose heads share keys by fours, long, odd, and 16 Ki tokens in
- * one row; full rows, as BERT has them, and those of a classifier; windows of Mistral's and of Gemma 3's heads. Then by family:
- * Qwen2.5 of 0.5 B and 7 B, whose heads share keys by sevens, Llama 3 of 1 B and 70 B, Gemma of 2 B and 7 B, Gemma 3 of 27 B,
- * Qwen3-8B in one row of 32 Ki, Phi-2, GPT-2 XL, BERT-Large, a vision transformer's patches. */
+/* (n_rows, n_tokens, n_heads, head_width): small, of an 8 B model whose heads share keys by fours, long, odd, and 16 Ki
+ * tokens in one row; full rows, as BERT has them, and those of a classifier; windows of Mistral's and of Gemma 3's
+ * heads. Then by family: Qwen2.5 of 0.5 B and 7 B, whose heads share keys by sevens, Llama 3 of 1 B and 70 B, Gemma of
+ * 2 B and 7 B, Gemma 3 of 27 B, Qwen3-8B in one row of 32 Ki, Phi-2, GPT-2 XL, BERT-Large, a vision transformer's
+ * patches. */
 static const struct dnn_shape shapes[] = {
     {2, 1024, 12, 64, 12, 1, .full = false},   {2, 4096, 32, 128, 32, 4, .full = false},
     {1, 8192, 32, 128, 32, 1, .full = false},  {3, 77, 4, 32, 4, 1, .full = false},
@@ -193,9 +194,9 @@ static struct plan_attention_scratch scratch_of(const struct properties *device,
     return scratch;
 }
 
-/* The first of what is proposed is what is taken: it compiles to the device's own kernel, and wants no more than the plan has
- * for it; where its order is kept by turns, some of that is for these. compiles: else it is one that another one of more rows
- * was compiled for. */
+/* The first of what is proposed is what is taken: it compiles to the device's own kernel, and wants no more than the
+ * plan has for it; where its order is kept by turns, some of that is for these. compiles: else it is one that another
+ * one of more rows was compiled for. */
 static void check_backward(const struct properties *device, const struct dnn_shape *slice,
                            const struct plan_attention_scratch *scratch, bool compiles)
 {
@@ -261,7 +262,8 @@ TEST(the_planner_believes_in_backward_for_what_was_compiled)
 
 /* ---- convolutions ----
  *
- * All that WRN-28-2 has at 32 x 32, ResNet-18 and ResNet-50 at 224 x 224: size of x, channels in and out, window, stride. */
+ * All that WRN-28-2 has at 32 x 32, ResNet-18 and ResNet-50 at 224 x 224: size of x, channels in and out, window,
+ * stride. */
 
 static const struct conv {
     uint32_t size, n_in, n_out, window, stride;
@@ -363,9 +365,9 @@ static void check_conv(const struct properties *device, const struct conv *c, in
     dnn_graph_free(&graph);
 }
 
-/* Each convolution has a proposal that fits the workspace that products have, and, but for the gradient of weights, has whole
- * sums and is there for one image as for a block; nothing is proposed for what does not suit. Each is planned for one of the
- * devices, in turn. */
+/* Each convolution has a proposal that fits the workspace that products have, and, but for the gradient of weights, has
+ * whole sums and is there for one image as for a block; nothing is proposed for what does not suit. Each is planned for
+ * one of the devices, in turn. */
 TEST_EACH(convolutions_are_proposed_for_a_device, N_DEVICES *N_WAYS)
 {
     const struct properties *device = &devices[_i / N_WAYS];

@@ -1,5 +1,5 @@
-/* tests/kit/command.h - commands as a user types them, and what they say. For tests with tests/kit/processes.h, in whose
- * directory they run. Everything asserts. */
+/* tests/kit/command.h - commands as a user types them, and what they say. For tests with tests/kit/processes.h, in
+ * whose directory they run. Everything asserts. */
 #ifndef TESTS_KIT_COMMAND_H
 #define TESTS_KIT_COMMAND_H
 
@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 /* Runs a line of the shell, where our programs are found by their names; stdout goes to the file out, stderr to err. It
- * exits with this status, and each of the texts that follow is part of its stdout; of its stderr if the status is not 0. */
+ * exits with this status, and each of the texts that follow is part of its stdout; of its stderr if the status is not
+ * 0. */
 #define expect(command, status, ...) expect_texts(command, status, (const char *const[]){"", ##__VA_ARGS__, NULL})
 void expect_texts(const char *command, int status, const char *const *texts);
 
@@ -26,8 +27,8 @@ json_t *expect_json(const char *command, int status);
 json_t *json_at(json_t *value, const char *path);
 double json_number_at(json_t *value, const char *path);
 
-/* Runs a line of the shell, which exits with this status, on a terminal of so many columns, an xterm with colours; what it
- * showed, until the next one. */
+/* Runs a line of the shell, which exits with this status, on a terminal of so many columns, an xterm with colours; what
+ * it showed, until the next one. */
 const char *expect_on_terminal(const char *command, int status, unsigned short columns);
 
 /* What the last command wrote to either; until the next one. */

@@ -1,5 +1,5 @@
-/* tests/kit/driver.h - a client and viewers of a real daemon, one message at a time: what libeps does, taken apart, so that a
- * test can say when. The model is tiny, with dropout; tokens follow from the step. Everything asserts. */
+/* tests/kit/driver.h - a client and viewers of a real daemon, one message at a time: what libeps does, taken apart, so
+ * that a test can say when. The model is tiny, with dropout; tokens follow from the step. Everything asserts. */
 #ifndef TESTS_KIT_DRIVER_H
 #define TESTS_KIT_DRIVER_H
 
@@ -31,8 +31,8 @@ struct driver_options {
     const char *side;    /* JSON, or NULL */
     uint32_t n_layers;   /* 0: 2 */
     uint32_t vocabulary; /* 0: 256; a large one's update outlasts many messages */
-    /* Not 0: gradients are sampled, of 2 layers with relu and no dropout, and norms of so many tokens are remembered. The
-     * driver's data are then the whole segment. */
+    /* Not 0: gradients are sampled, of 2 layers with relu and no dropout, and norms of so many tokens are remembered.
+     * The driver's data are then the whole segment. */
     uint32_t entries;
     uint32_t (*entry)(uint64_t step, uint32_t token); /* of a token of the minibatch, if there are entries */
 };
@@ -88,7 +88,8 @@ void driver_save(struct driver *driver, uint64_t step);
 /* A viewer. */
 void driver_look(struct client_link *link, const char *name);
 void driver_status(struct client_link *link, struct message *status);
-/* Answers for the viewer too while the driver waits, as long as that may take: the daemon gives up a peer that is silent. */
+/* Answers for the viewer too while the driver waits, as long as that may take: the daemon gives up a peer that is
+ * silent. */
 void driver_serve(struct driver *driver, struct client_link *viewer);
 /* Sends SAVE, of whichever step comes next, and takes the answer. */
 void driver_ask(struct client_link *link, struct message *answer);

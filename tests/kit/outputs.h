@@ -1,4 +1,5 @@
-/* tests/kit/outputs.h - output directories, by name in the working directory: made, looked at, compared. Everything asserts. */
+/* tests/kit/outputs.h - output directories, by name in the working directory: made, looked at, compared. Everything
+ * asserts. */
 #ifndef TESTS_KIT_OUTPUTS_H
 #define TESTS_KIT_OUTPUTS_H
 
@@ -22,8 +23,8 @@ void outputs_check_same_state(const char *step, const char *other);
 /* So are weights and moments of two runs' latest checkpoints. */
 void outputs_check_same_latest(const char *out, const char *other);
 
-/* Their metrics.jsonl have n_steps lines, which are the same but for what depends on the clock, and on when the memory was
- * asked for. Up to two of `out` may have no loss: of steps that a daemon saved while their client was killed. */
+/* Their metrics.jsonl have n_steps lines, which are the same but for what depends on the clock, and on when the memory
+ * was asked for. Up to two of `out` may have no loss: of steps that a daemon saved while their client was killed. */
 void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps);
 
 /* The held-out loss of the run's last line is what eps eval with these options makes of its latest checkpoint. */
@@ -35,7 +36,8 @@ void outputs_check_whole(const char *out, uint64_t step);
 /* The step that `latest` points to. */
 uint64_t outputs_latest(const char *out);
 
-/* An open file of tensors of a directory; and one of its tensors in fp32, of up to 8,192 numbers, until the next but one. */
+/* An open file of tensors of a directory; and one of its tensors in fp32, of up to 8,192 numbers, until the next but
+ * one. */
 struct outputs_tensors {
     int fd;
     struct safetensors file;

@@ -13,8 +13,8 @@
 /* The name of $XDG_RUNTIME_DIR in a test's directory; no file of a test is called so. */
 #define PROCESSES_RUNTIME ".runtime"
 
-/* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed again by
- * processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
+/* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed
+ * again by processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
 void processes_setup(void);
 /* The same with model.json in it, a GPT-2 of one layer and 32 positions, and text.txt of 8,000 bytes. */
 void processes_setup_tiny(void);
@@ -49,8 +49,8 @@ uint32_t processes_token(size_t i);
 /* Starts one of our programs, by its name or a path; its stderr goes to the file log (NULL: to nowhere). argv ends with
  * NULL and begins after the program's name. */
 pid_t processes_start(const char *program, const char *const *argv, const char *log);
-/* Runs eps with these arguments, as a shell reads them, in the directory, its stdout to the file out, its stderr to err;
- * the exit status. */
+/* Runs eps with these arguments, as a shell reads them, in the directory, its stdout to the file out, its stderr to
+ * err; the exit status. */
 int processes_eps(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if
  * it lives on. */
@@ -104,8 +104,8 @@ void processes_await_count(const char *path, const char *text, unsigned n);
 /* Descriptors that a process has open. */
 unsigned processes_count_fds(pid_t pid);
 
-/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive it.
- * 256 tokens are evaluated; rows of a task and images have none, so their tests set eval_tokens to UINT64_MAX. */
+/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive
+ * it. 256 tokens are evaluated; rows of a task and images have none, so their tests set eval_tokens to UINT64_MAX. */
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
 /* Trains in another process, so that this one may fork afterwards. */
 void processes_train(const struct eps_train_options *options);

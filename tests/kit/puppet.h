@@ -1,7 +1,8 @@
 /* tests/kit/puppet.h - a worker of a real daemon that contributes what the test wants.
  *
- * It has no device: it asks for weights visit by visit, upwards, then again downwards, and contributes a pattern, to the
- * end of each step, whatever becomes of it. What it does amiss it does in step 1, the second, unless it is said below. */
+ * It has no device: it asks for weights visit by visit, upwards, then again downwards, and contributes a pattern, to
+ * the end of each step, whatever becomes of it. What it does amiss it does in step 1, the second, unless it is said
+ * below. */
 #ifndef TESTS_KIT_PUPPET_H
 #define TESTS_KIT_PUPPET_H
 
@@ -22,13 +23,13 @@ enum puppet_fault {
     PUPPET_PULLS_AMISS,
     /* It cannot finish its share. */
     PUPPET_FAILS,
-    /* None: weights of a step that is over, in the middle of the next and before there is one. It takes nothing but VOID
-     * for an answer: else it exits with PUPPET_GIVEN. */
+    /* None: weights of a step that is over, in the middle of the next and before there is one. It takes nothing but
+     * VOID for an answer: else it exits with PUPPET_GIVEN. */
     PUPPET_PULLS_LATE,
     /* None, and its device is one that computes beside the optimizer. */
     PUPPET_BESIDE,
-    /* The same, and it pulls the topmost block first, for a job of one part that remembers norms: of each token it must find
-     * the last step's, as it contributes them, puppet_norm; else it exits with PUPPET_GIVEN. */
+    /* The same, and it pulls the topmost block first, for a job of one part that remembers norms: of each token it must
+     * find the last step's, as it contributes them, puppet_norm; else it exits with PUPPET_GIVEN. */
     PUPPET_FINDS_NORMS,
     /* Its process ends, once the daemon has its loss. */
     PUPPET_DIES,
@@ -36,14 +37,14 @@ enum puppet_fault {
     PUPPET_DIES_LATER,
     /* The same, but its process is stopped (SIGSTOP). */
     PUPPET_STOPS_LATER,
-    /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer RELEASE,
-     * after it failed in step 0; wait its turn: all that it asks for is what only it could bring about. */
+    /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer
+     * RELEASE, after it failed in step 0; wait its turn: all that it asks for is what only it could bring about. */
     PUPPET_NEVER_ASSIGNED,
     PUPPET_NEVER_CONTRIBUTES,
     PUPPET_NEVER_RELEASES,
     PUPPET_PULLS_AHEAD,
-    /* No worker for any job: its device is called "foo", or nothing; it refuses ASSIGN, which another one may accept; its
-     * process ends at ASSIGN, or as soon as it is attached. */
+    /* No worker for any job: its device is called "foo", or nothing; it refuses ASSIGN, which another one may accept;
+     * its process ends at ASSIGN, or as soon as it is attached. */
     PUPPET_STRANGE,
     PUPPET_NAMELESS,
     PUPPET_REFUSES,
@@ -61,7 +62,8 @@ void puppet_play(const char *name, enum puppet_fault fault) __attribute__((noret
 /* Until the daemon has a worker. */
 void puppet_await(const char *name);
 
-/* Number i of its contribution to a visit in step 0; it doubles from step to step, so that no step's norm is another's. */
+/* Number i of its contribution to a visit in step 0; it doubles from step to step, so that no step's norm is
+ * another's. */
 float puppet_pattern(uint32_t visit, uint64_t i);
 /* Each norm behind its contributions in a step. */
 float puppet_norm(uint64_t step);

@@ -51,8 +51,8 @@ int test_forks(void)
     return !forks || strcmp(forks, "no") != 0;
 }
 
-/* Check writes down each assertion that holds, to tell after a crash which was the last: half the time of tests that compare
- * arrays. The linker puts this in its place, which lets each line through once. */
+/* Check writes down each assertion that holds, to tell after a crash which was the last: half the time of tests that
+ * compare arrays. The linker puts this in its place, which lets each line through once. */
 void __real__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line)
@@ -64,7 +64,8 @@ void __wrap__mark_point(const char *file, int line)
         __real__mark_point(file, line);
 }
 
-/* Check ends a test at a message of 4 KiB, and shows none of it. A long one goes to stderr, and its beginning to Check. */
+/* Check ends a test at a message of 4 KiB, and shows none of it. A long one goes to stderr, and its beginning to
+ * Check. */
 void __real__ck_assert_failed(const char *file, int line, const char *expr, const char *message, ...)
     __attribute__((noreturn, format(printf, 4, 5)));
 void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *message, ...)

@@ -1,10 +1,10 @@
 /* tests/kit/test.h - the tests of a file: what they need, and what they may have to know of their build.
  *
  * A test is a block that registers itself in its file's suite. A program has the suites of a folder. kit/test.c has its
- * main, which runs the suite that the program is called by, or that its first argument names (test_x for test_x.c), or all
- * of them, each in a process of its own. A suite's tests run in the order of the source. The exit status is 0 if all
- * passed, 1 if not, 77 if the suites were skipped. A test that cannot check anything here says so by TEST_SKIP: Check counts
- * it as passed, tools/summary.awk as skipped:
+ * main, which runs the suite that the program is called by, or that its first argument names (test_x for test_x.c), or
+ * all of them, each in a process of its own. A suite's tests run in the order of the source. The exit status is 0 if
+ * all passed, 1 if not, 77 if the suites were skipped. A test that cannot check anything here says so by TEST_SKIP:
+ * Check counts it as passed, tools/summary.awk as skipped:
  *
  *     SUITE_FIXTURE(setup, teardown)
  *
@@ -43,7 +43,8 @@
 #define SANITIZED 0
 #endif
 
-/* Ends a test that has checked nothing, as this machine, device or case has none of what it checks: a line on stderr. */
+/* Ends a test that has checked nothing, as this machine, device or case has none of what it checks: a line on
+ * stderr. */
 #define TEST_SKIP(reason)                                                                                              \
     do {                                                                                                               \
         test_skip(__FILE__, __LINE__, reason);                                                                         \
@@ -69,7 +70,8 @@
 /* One test that the signal must end. Left out under CK_FORK=no, where the signal would end the program. */
 #define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal, true)
 
-/* For CMake, which reads this line: when and how ctest runs the suite. tests/CMakeLists.txt says what each label means. */
+/* For CMake, which reads this line: when and how ctest runs the suite. tests/CMakeLists.txt says what each label
+ * means. */
 #define SUITE_LABELS(...)
 
 /* setup runs before each test and teardown after it, in the test's process; either may be NULL. */

@@ -1,4 +1,5 @@
-/* tests/kit/users.h - a daemon that serves a group, and real programs of several users around it. Only root can play them. */
+/* tests/kit/users.h - a daemon that serves a group, and real programs of several users around it. Only root can play
+ * them. */
 #ifndef TESTS_KIT_USERS_H
 #define TESTS_KIT_USERS_H
 

@@ -18,8 +18,8 @@
  *
  * A fault says one sentence on stderr, "cudasim: ...", and aborts. Errors that the runtime returns are returned.
  *
- * build/bin/cudasim/eps-cuda.so, the whole backend on this device, exports these functions too. One device at a time; any
- * thread may call, and one runs at a time. */
+ * build/bin/cudasim/eps-cuda.so, the whole backend on this device, exports these functions too. One device at a time;
+ * any thread may call, and one runs at a time. */
 #ifndef CUDASIM_H
 #define CUDASIM_H
 
@@ -58,10 +58,10 @@ void cudasim_order(enum cudasim_streams streams, enum cudasim_threads threads, u
  * the other): cudaErrorMemoryAllocation. */
 void cudasim_limit(size_t device_bytes, size_t registered_bytes);
 
-/* The device is of this kind from now on: sm_90 at first, or sm_80, sm_86, sm_89, sm_100. A block that asks for more shared
- * memory than it has is refused, as there: 163 KiB, 99 (86 and 89) or 227. So are threads whose registers it has not, as
- * the table says (build/cuda-kernels.txt, which nvcc's words are made into; NULL: there is none). It must then name every
- * kernel that is launched. */
+/* The device is of this kind from now on: sm_90 at first, or sm_80, sm_86, sm_89, sm_100. A block that asks for more
+ * shared memory than it has is refused, as there: 163 KiB, 99 (86 and 89) or 227. So are threads whose registers it has
+ * not, as the table says (build/cuda-kernels.txt, which nvcc's words are made into; NULL: there is none). It must then
+ * name every kernel that is launched. */
 void cudasim_target(const char *name, const char *table);
 
 /* The call of this name (or any: NULL), after `calls` others of it, returns rc, once, and does nothing. */
@@ -69,8 +69,9 @@ void cudasim_fail(const char *name, unsigned calls, cudaError_t rc);
 /* The device is lost: from now on every call returns rc. */
 void cudasim_lose(cudaError_t rc);
 /* For whole programs CUDASIM_FAIL=NAME:CALLS:CODE says the first, and CUDASIM_LOSE that the device is lost with that
- * call; CUDASIM_DEVICES=n that there are n devices (device.cpp has their UUIDs and places), one of which a process uses;
- * CUDA_VISIBLE_DEVICES which of them it sees; CUDASIM_MAJOR=n how old they are; CUDASIM_DRIVER=n the CUDA version of the driver, such as 12040, or 0, where none is installed. */
+ * call; CUDASIM_DEVICES=n that there are n devices (device.cpp has their UUIDs and places), one of which a process
+ * uses; CUDA_VISIBLE_DEVICES which of them it sees; CUDASIM_MAJOR=n how old they are; CUDASIM_DRIVER=n the CUDA version
+ * of the driver, such as 12040, or 0, where none is installed. */
 
 /* cuBLASLt knows no algorithm, which is no error, for the next n products that it is asked about. */
 void cudasim_no_algorithm(unsigned n);
@@ -78,8 +79,8 @@ void cudasim_no_algorithm(unsigned n);
 /* Products take their (virtual) time, and their results stay what they were: for sizes that take too long. */
 void cudasim_idle_products(bool are_idle);
 
-/* cuDNN, for devices that are opened from now on; it is not there at first. For whole programs CUDASIM_DNN=n says that its
- * version n is there, with what that can on the device. */
+/* cuDNN, for devices that are opened from now on; it is not there at first. For whole programs CUDASIM_DNN=n says that
+ * its version n is there, with what that can on the device. */
 enum { CUDASIM_DNN_PROPOSALS = 8 };
 struct cudasim_dnn_proposal {
     bool varies;       /* it says so: its bits may differ from run to run */
@@ -126,12 +127,13 @@ struct cudasim_counts cudasim_count(void);
  *   products   2 m n k at the profile's rate for the rows of activations (k where they are summed over, else m) and the
  *              width, or their matrices' bytes at the memory's rate if that takes longer
  *   kernels    what tests/sim/priced.c says of the backend's operation: bytes at the memory's rate, or operations at
- *              the rate of attention, or bytes of host memory at the link's, whichever takes longest. The operation's first
- *              kernel takes all of it. A kernel that no operation launched takes no time, and is counted as unpriced
+ *              the rate of attention, or bytes of host memory at the link's, whichever takes longest. The operation's
+ *              first kernel takes all of it. A kernel that no operation launched takes no time, and is counted as
+ *              unpriced
  *
- * A piece begins when the host has issued it, what is before it in its stream is done, events that the stream waits for are
- * reached, and its engine is free: there is one for copies each way, and one for all else. While time passes, streams go
- * on in the order of their beginnings, whatever cudasim_order says.
+ * A piece begins when the host has issued it, what is before it in its stream is done, events that the stream waits for
+ * are reached, and its engine is free: there is one for copies each way, and one for all else. While time passes,
+ * streams go on in the order of their beginnings, whatever cudasim_order says.
  *
  * The host is the one thread that queues work: its calls take no time, waiting for the device does, and so does what
  * cudasim_host_works says. Other threads of the host, such as an optimizer, are lanes of their own to which work is
@@ -143,16 +145,16 @@ enum {
     CUDASIM_NOBODY = CUDASIM_LANES /* a cause: there was nothing to do */
 };
 
-/* Finishes what is queued; then time begins at 0, with the streams that there are, or (NULL) ends. The profile is copied;
- * profile_check holds of it. */
+/* Finishes what is queued; then time begins at 0, with the streams that there are, or (NULL) ends. The profile is
+ * copied; profile_check holds of it. */
 void cudasim_time(const struct profile *profile);
 /* Seconds that the host has come to. */
 double cudasim_now(void);
 void cudasim_host_works(double seconds);
 /* A lane for another thread of the host; the name is borrowed. */
 unsigned cudasim_thread(const char *name);
-/* Gives a thread work that the host has for it now: it begins when what the thread was given before is done. Returns when
- * it will be done. */
+/* Gives a thread work that the host has for it now: it begins when what the thread was given before is done. Returns
+ * when it will be done. */
 double cudasim_thread_works(unsigned thread, double seconds);
 /* The same, but the host had it at `since`: for threads that choose what they do next, which is known later. */
 double cudasim_thread_worked(unsigned thread, double since, double seconds);
@@ -162,7 +164,8 @@ void cudasim_host_awaits(unsigned thread, double until);
 struct cudasim_lane {
     char name[16];     /* "host", "stream 0", or the thread's */
     double busy, idle; /* seconds: the makespan, together */
-    /* Whom it waited for while it was idle, by lane: who was at work then, if need be at the end of a chain of waits. */
+    /* Whom it waited for while it was idle, by lane: who was at work then, if need be at the end of a chain of
+     * waits. */
     double waited[CUDASIM_LANES + 1];
 };
 

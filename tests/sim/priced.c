@@ -1,9 +1,10 @@
 /* tests/sim/priced.c - the backend's table, which says of each operation what its kernels read, write and compute.
  *
- * In the field's terms: an operation reads each of its inputs and writes each of its outputs once, in whatever memory they
- * are, and computes what its formula says: proto/operation/call.h. What a kernel does beyond that is its own fault, and
- * none of its time here, but that its last blocks leave multiprocessors idle: so a time is the best that a kernel may reach,
- * and a planner that knows the operation knows the time. Products and copies are priced where they are queued (product.cpp, memory.cpp). */
+ * In the field's terms: an operation reads each of its inputs and writes each of its outputs once, in whatever memory
+ * they are, and computes what its formula says: proto/operation/call.h. What a kernel does beyond that is its own
+ * fault, and none of its time here, but that its last blocks leave multiprocessors idle: so a time is the best that a
+ * kernel may reach, and a planner that knows the operation knows the time. Products and copies are priced where they
+ * are queued (product.cpp, memory.cpp). */
 #include "device/cuda/cuda.h"
 #include "device/find.h"
 #include "proto/operation/call.h"

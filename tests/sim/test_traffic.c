@@ -1,6 +1,6 @@
-/* Bytes that kernels near memory's limit move: what their warps ask for, in whole sectors, against the least that reads and
- * writes each element once (proto/operation/call.h). The ratios stated here must not rise. No cache is taken into account,
- * so what comes from one is stated apart: what all rows share, and rows that are read again. */
+/* Bytes that kernels near memory's limit move: what their warps ask for, in whole sectors, against the least that reads
+ * and writes each element once (proto/operation/call.h). The ratios stated here must not rise. No cache is taken into
+ * account, so what comes from one is stated apart: what all rows share, and rows that are read again. */
 #include "device/cuda/kernels/kernels.h"
 #include "proto/operation/call.h"
 #include "tests/kit/test.h"
@@ -29,9 +29,10 @@ static const double frequencies[64] = {1};
 #define LOSS      .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
 #define IMAGE     .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
 
-/* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again (of a
- * long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole sectors; of a
- * product its result, which the kernel behind it reads; and, for the few rows here, numbers of a row that each of its warps reads, and a block's line of sums. */
+/* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again
+ * (of a long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole
+ * sectors; of a product its result, which the kernel behind it reads; and, for the few rows here, numbers of a row that
+ * each of its warps reads, and a block's line of sums. */
 static const struct {
     const char *name;
     struct call call;

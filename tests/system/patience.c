@@ -1,8 +1,9 @@
-/* tests/system/patience.c - patience COMMAND [ARGUMENT...]: runs a command, and ends it if it hangs. Its status is the command's; 124: it hung.
+/* tests/system/patience.c - patience COMMAND [ARGUMENT...]: runs a command, and ends it if it hangs. Its status is the
+ * command's; 124: it hung.
  *
- * A limit in seconds of the clock is a guess at how busy the machine is: a script that takes four minutes took more than
- * thirty beside a load of 28. So time is that of the processors, of the command and of all that it started, which other
- * programs' load does not lengthen. A command hangs if it uses none for IDLE_S, or more than COMPUTE_S in all.
+ * A limit in seconds of the clock is a guess at how busy the machine is: a script that takes four minutes took more
+ * than thirty beside a load of 28. So time is that of the processors, of the command and of all that it started, which
+ * other programs' load does not lengthen. A command hangs if it uses none for IDLE_S, or more than COMPUTE_S in all.
  *
  * Processes that outlive their parents become this one's children (a subreaper's), so none leaves the count. */
 #include <dirent.h>

@@ -1,6 +1,7 @@
-/* The eps command with real arguments and files: what each subcommand refuses, in one table; help; what a terminal gets.
- * A mistake is one sentence on stderr that names what is at fault, the right exit status, nothing on stdout, and nothing
- * left behind. None of this reaches a worker. Limits of options: test_options; models: test_client_model; data: test_data. */
+/* The eps command with real arguments and files: what each subcommand refuses, in one table; help; what a terminal
+ * gets. A mistake is one sentence on stderr that names what is at fault, the right exit status, nothing on stdout, and
+ * nothing left behind. None of this reaches a worker. Limits of options: test_options; models: test_client_model; data:
+ * test_data. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
@@ -198,8 +199,8 @@ TEST_EACH(a_mistake_is_one_sentence_and_the_right_status, COUNT(wrongs))
     ck_assert_msg(access("new", F_OK) && access("runs", F_OK), "%s: left a run directory", wrongs[_i].command);
 }
 
-/* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. One option
- * of each kind. */
+/* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. One
+ * option of each kind. */
 /* Where a user's directories are missing, nothing makes them. */
 TEST(no_program_makes_a_directory_that_the_environment_only_names)
 {

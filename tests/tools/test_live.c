@@ -385,8 +385,8 @@ static pid_t begin_stop(const char *log)
     return stop;
 }
 
-/* The client hangs, so that what it promised is never saved. All who ask for the end wait for it alike. SIGTERM ends one's
- * wait, another's first Ctrl-C the daemon. */
+/* The client hangs, so that what it promised is never saved. All who ask for the end wait for it alike. SIGTERM ends
+ * one's wait, another's first Ctrl-C the daemon. */
 TEST(ctrl_c_ends_at_once_what_several_wait_for)
 {
     pid_t client = begin_run();

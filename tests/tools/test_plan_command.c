@@ -93,9 +93,9 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
            "fits        yes\n");
 }
 
-/* By hand, of 16 rows of 512 tokens: 14 layers above the embedding have inputs of 24 MiB. The host has no room for them, and
- * the device for seven: 300,000,000 bytes are 27 MiB of weights, as many of a contribution, 24 of a gradient, 23.3 of workspace
- * and library, and 184.7 more. */
+/* By hand, of 16 rows of 512 tokens: 14 layers above the embedding have inputs of 24 MiB. The host has no room for
+ * them, and the device for seven: 300,000,000 bytes are 27 MiB of weights, as many of a contribution, 24 of a gradient,
+ * 23.3 of workspace and library, and 184.7 more. */
 TEST(layers_with_activation_checkpoints_are_counted)
 {
     static const char command[] =
@@ -254,8 +254,8 @@ static json_t *check_choice(json_t *lines)
     return chosen;
 }
 
-/* What can be kept exactly in the same time stays exact; a sum over some tokens that takes less time is taken; codes only
- * where memory is short. */
+/* What can be kept exactly in the same time stays exact; a sum over some tokens that takes less time is taken; codes
+ * only where memory is short. */
 TEST(the_choice_leaves_exactness_for_time_alone)
 {
     static const struct {

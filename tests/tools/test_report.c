@@ -161,8 +161,8 @@ TEST_IF(a_run_may_be_called_anything, has_gnuplot())
     }
 }
 
-/* Held-out loss, training loss and speed; a legend's word in each panel that has its curve. Runs of one name are called by
- * their paths. */
+/* Held-out loss, training loss and speed; a legend's word in each panel that has its curve. Runs of one name are called
+ * by their paths. */
 TEST_IF(runs_are_drawn_beside_each_other, has_gnuplot())
 {
     put_run("adam", whole);

@@ -91,7 +91,8 @@ static const struct {
     {"echo '{\"format\": 2, \"parts\": []}' >step-5/training.json", "step-5", -EPROTONOSUPPORT, "",
      "step-5: training.json: format 2; this eps reads 1: take the eps that wrote it" NOT_KNOWN},
     {"ln -sf model.safetensors step-5/model.safetensors", "step-5", -ELOOP, "",
-     "step-5: model.safetensors: Too many levels of symbolic links" NOT_KNOWN}, /* as of any disk that does not give it */
+     "step-5: model.safetensors: Too many levels of symbolic links" NOT_KNOWN}, /* as of any disk that does not give
+                                                                                 * it */
     {"mv step-5 step-4", "step-4", -EINVAL, "step-4 5 holds step 5: was the directory renamed?;", "step-4" NO_WHOLE},
     {"mv step-5 step-4; ln -s step-4 step-5", "step-5", 0, "step-5 5 whole;", ""},
     {"mv step-5 best", "best", 0, "best 5 whole;", ""}, /* a name that says nothing */

@@ -1,5 +1,5 @@
-/* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them. What eps generate prints:
- * test_generate_command. What is refused: test_cli. */
+/* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them. What eps generate
+ * prints: test_generate_command. What is refused: test_cli. */
 #include "client/text/utf8.h"
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
@@ -348,8 +348,9 @@ TEST_EACH(greedy_texts_of_one_call_are_those_of_transformers_at_any_budget, 4)
         check_text(&t.heard[i], i);
 }
 
-/* At stop strings and after 30 tokens, with samples that begin after a prompt that another row has run, or is running: of
- * eight texts all at a time, or three. In the third case a row begins another prompt while its last one is to be copied. */
+/* At stop strings and after 30 tokens, with samples that begin after a prompt that another row has run, or is running:
+ * of eight texts all at a time, or three. In the third case a row begins another prompt while its last one is to be
+ * copied. */
 TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 3)
 {
     static const char *const texts[] = {
@@ -503,8 +504,8 @@ TEST(a_text_ends_before_a_stop_string_that_several_tokens_make)
 }
 
 /* Of every family, 200 tokens (tests/oracle/logits.py): past windows of a few keys, and past the positions of those
- * models that have 16. transformers computed the whole context for each token. Alone, and together with other texts, one
- * of which goes on after its prompt. */
+ * models that have 16. transformers computed the whole context for each token. Alone, and together with other texts,
+ * one of which goes on after its prompt. */
 TEST(every_family_goes_on_as_with_transformers)
 {
     glob_t found;

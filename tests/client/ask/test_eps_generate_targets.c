@@ -1,5 +1,5 @@
-/* Targets of an encoder-decoder's sources: the very tokens of transformers, and with dynamic convolutions of a plain search,
- * greedy and by beams, whatever the budget and whoever runs them. */
+/* Targets of an encoder-decoder's sources: the very tokens of transformers, and with dynamic convolutions of a plain
+ * search, greedy and by beams, whatever the budget and whoever runs them. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
@@ -14,8 +14,8 @@
 
 SUITE_LABELS(single)
 
-/* Made by tests/oracle/make_targets.py: six sources for each of three models, and six ways to write a target. The third has
- * dynamic convolutions, and a table of their own for sources. */
+/* Made by tests/oracle/make_targets.py: six sources for each of three models, and six ways to write a target. The third
+ * has dynamic convolutions, and a table of their own for sources. */
 enum { FIXTURES = 3, TEXTS = 6, WAYS = 6, MAX_TOKENS = 64 };
 static const char *const names[FIXTURES] = {"targets", "targets_gated", "targets_conv"};
 static struct fixture fixtures[FIXTURES];

@@ -140,8 +140,8 @@ static double half_value(unsigned bits)
     return exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
 }
 
-/* All values of fp16 but infinity, with the numbers of fp32 beside each and beside each middle between two of them; both
- * signs. Distances are exact in double. */
+/* All values of fp16 but infinity, with the numbers of fp32 beside each and beside each middle between two of them;
+ * both signs. Distances are exact in double. */
 TEST(rounding_to_fp16_is_to_nearest_even)
 {
     for (unsigned half = 0; half < 0x7c00; half++) {
@@ -396,8 +396,8 @@ TEST(the_command_says_where_it_is_and_how_to_load_it)
     store_fixture_close(&f);
 }
 
-/* What comes from a live daemon is what a checkpoint of the same step gives: in the type that its run began from, or the
- * one asked for. */
+/* What comes from a live daemon is what a checkpoint of the same step gives: in the type that its run began from, or
+ * the one asked for. */
 TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
 {
     struct driver driver;

@@ -103,8 +103,8 @@ TEST_EACH(an_export_has_every_bit_of_its_source_in_one_file_and_in_several, COUN
     outputs_check_python("cut");
 }
 
-/* Of Gemma 3 with the names that published files have, and of a Qwen 2 with those of transformers: each tensor of the text
- * model has its bits, and all others are left out. */
+/* Of Gemma 3 with the names that published files have, and of a Qwen 2 with those of transformers: each tensor of the
+ * text model has its bits, and all others are left out. */
 static const struct {
     const char *name, *prefix, *type, *architecture, *part;
 } wrapped[] = {

@@ -1,5 +1,5 @@
-/* Models that are asked while others train them; and whoever names a daemon that is started a moment later, and workers a
- * moment after that, is told and waits: here the note itself is what starts them. */
+/* Models that are asked while others train them; and whoever names a daemon that is started a moment later, and workers
+ * a moment after that, is told and waits: here the note itself is what starts them. */
 #include "client/daemon/observer.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"

@@ -1,5 +1,5 @@
-/* How a daemon is found, what its answers say, and how long somebody waits for it. A test plays daemons, each in a process
- * of its own that answers as it is told. */
+/* How a daemon is found, what its answers say, and how long somebody waits for it. A test plays daemons, each in a
+ * process of its own that answers as it is told. */
 #include "client/daemon/observer.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"

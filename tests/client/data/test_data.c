@@ -1,7 +1,6 @@
 /* Token streams, from files written here byte by byte: what data comes in (ids, text, compressed, as JSON lines, as
- * directories, through a pipe) and what is refused by its name. Compressed bytes are written by hand, after RFC 1952 and
- * RFC 8878, or by the gzip program. Windows: test_windows; a text's
- * tokens: test_tokenised. */
+ * directories, through a pipe) and what is refused by its name. Compressed bytes are written by hand, after RFC 1952
+ * and RFC 8878, or by the gzip program. Windows: test_windows; a text's tokens: test_tokenised. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

@@ -1,5 +1,5 @@
-/* Masks: how many tokens are chosen and what becomes of them, against the binomial distribution; on which numbers a draw
- * depends; what has no mask token. */
+/* Masks: how many tokens are chosen and what becomes of them, against the binomial distribution; on which numbers a
+ * draw depends; what has no mask token. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -47,8 +47,8 @@ static void fill(uint32_t ids[N], uint64_t row)
         ids[i] = i % 7 == 3 ? i % N_SPECIAL : N_SPECIAL + (uint32_t)(row * 131 + i * 17) % (VOCABULARY - N_SPECIAL);
 }
 
-/* k of n at probability p: neither as few nor as many has a probability below 1e-6. Terms are summed outwards from k, by
- * the ratio of neighbours. */
+/* k of n at probability p: neither as few nor as many has a probability below 1e-6. Terms are summed outwards from k,
+ * by the ratio of neighbours. */
 static void expect_binomial(const char *what, uint64_t k, uint64_t n, double p)
 {
     const double nd = (double)n, kd = (double)k;
@@ -64,8 +64,8 @@ static void expect_binomial(const char *what, uint64_t k, uint64_t n, double p)
                   (uintmax_t)n, p);
 }
 
-/* Of a chosen token: 80 % the mask token, 10 % any of 327 at random, 10 % as it was. No token can be chosen for being the
- * only one of its row: with 342 ordinary ones, 0.85^342 < 1e-24. */
+/* Of a chosen token: 80 % the mask token, 10 % any of 327 at random, 10 % as it was. No token can be chosen for being
+ * the only one of its row: with 342 ordinary ones, 0.85^342 < 1e-24. */
 TEST(chosen_tokens_and_what_becomes_of_them_have_the_documented_shares)
 {
     uint64_t n = 0, chosen = 0, masked = 0, stayed = 0, random = 0, low = 0, pairs = 0, both = 0, at[N] = {0};
@@ -128,8 +128,8 @@ TEST(a_draw_depends_on_seed_row_and_purpose_alone)
     client_masks_close(&a), client_masks_close(&again), client_masks_close(&other);
 }
 
-/* Of short rows and few draws. In one of two tokens at 1 %, the probability that the draws choose none is 98 %, and then
- * the first is chosen in half of the rows. It has the lowest draw, so a larger fraction chooses it, too. */
+/* Of short rows and few draws. In one of two tokens at 1 %, the probability that the draws choose none is 98 %, and
+ * then the first is chosen in half of the rows. It has the lowest draw, so a larger fraction chooses it, too. */
 TEST(a_row_has_a_label_unless_all_its_tokens_are_special)
 {
     struct client_masks masks = opened(0.01, 0), more = opened(0.5, 0);

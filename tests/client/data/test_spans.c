@@ -1,5 +1,5 @@
-/* Span corruption: how long windows and their two sides are, as run_t5_mlm_flax.py computes it; that the sides hold each token
- * once; that runs are cut each way alike. */
+/* Span corruption: how long windows and their two sides are, as run_t5_mlm_flax.py computes it; that the sides hold
+ * each token once; that runs are cut each way alike. */
 #include "tests/kit/test.h"
 
 #include "client/data/spans.h"
@@ -18,7 +18,8 @@ static void set_sentinels(void)
 }
 SUITE_FIXTURE(set_sentinels, NULL)
 
-/* tokens, inputs, targets: compute_input_and_target_lengths(inputs, fraction, 3.0), which answers tokens and targets. */
+/* tokens, inputs, targets: compute_input_and_target_lengths(inputs, fraction, 3.0), which answers tokens and
+ * targets. */
 static const struct {
     double fraction;
     uint32_t inputs, tokens, targets;

@@ -1,5 +1,5 @@
-/* Token streams of texts, with a model's tokenizer: which tokens a text becomes, however it is cut into pieces, and what
- * stands between two texts. */
+/* Token streams of texts, with a model's tokenizer: which tokens a text becomes, however it is cut into pieces, and
+ * what stands between two texts. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

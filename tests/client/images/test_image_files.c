@@ -60,8 +60,8 @@ TEST(images_of_every_form_have_the_pixels_that_pillow_sees)
     json_decref(decoded);
 }
 
-/* Each in a block of its own size, so that the sanitizers see a read past it. PNG's last chunk holds nothing, and JPEG's
- * last marker is made up where it lacks: an image is whole without them, but not without anything before. */
+/* Each in a block of its own size, so that the sanitizers see a read past it. PNG's last chunk holds nothing, and
+ * JPEG's last marker is made up where it lacks: an image is whole without them, but not without anything before. */
 TEST(every_truncation_is_refused_with_a_sentence)
 {
     static const char *const names[] = {"colour.png", "palette.png",     "interlaced.png", "deep.png",

@@ -98,8 +98,8 @@ TEST(a_grey_image_among_colours_has_its_value_thrice)
     client_image_free(&image);
 }
 
-/* Offsets 0 to 8 of a border of 4, and two flips: 9,000 draws of each axis, 1,000 of an offset expected. Five deviations of a
- * binomial of 1/9 are 149, of 1/2 are 237. */
+/* Offsets 0 to 8 of a border of 4, and two flips: 9,000 draws of each axis, 1,000 of an offset expected. Five
+ * deviations of a binomial of 1/9 are 149, of 1/2 are 237. */
 TEST(offsets_and_flips_are_uniform)
 {
     const struct client_augment augment = {.crop = 4, .crops = true, .flips = true};

@@ -13,8 +13,8 @@
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
-/* GPT-2's as in transformers' GPT2LMHeadModel, tied tensors once; the number in the table is what the model described by
- * its config really has. */
+/* GPT-2's as in transformers' GPT2LMHeadModel, tied tensors once; the number in the table is what the model described
+ * by its config really has. */
 TEST(every_preset_opens_as_the_model_that_it_names_and_gpt2_has_its_published_sizes)
 {
     static const char *const published[] = {"gpt2 12 12 768 124439808", "gpt2-medium 24 16 1024 354823168",

@@ -99,8 +99,8 @@ static uint64_t load_bytes(void)
     return bytes;
 }
 
-/* Training takes 12 bytes of host memory for each of 70.6 billion parameters, and so does a checkpoint: a disk that has no
- * room for that either is not what the user hears of. */
+/* Training takes 12 bytes of host memory for each of 70.6 billion parameters, and so does a checkpoint: a disk that has
+ * no room for that either is not what the user hears of. */
 TEST(a_model_that_is_too_large_is_refused_before_its_weights_are_read)
 {
     const char *needed = print("(%" PRIu64 " bytes) of host memory", 846733790336 + load_bytes());

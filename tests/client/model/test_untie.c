@@ -1,4 +1,5 @@
-/* A T5 of transformers 5, whose config.json calls every model tied: its files tell whether the head is the table of tokens. */
+/* A T5 of transformers 5, whose config.json calls every model tied: its files tell whether the head is the table of
+ * tokens. */
 #include "client/model/untie.h"
 
 #include "proto/model/safetensors.h"
@@ -108,7 +109,8 @@ TEST(a_config_that_tells_is_believed)
                     "lm_head.weight differs from shared.weight, though config.json ties them");
 }
 
-/* A second file, with a table of the decoder's or the encoder's own: the model's, but for these bits of the last byte. */
+/* A second file, with a table of the decoder's or the encoder's own: the model's, but for these bits of the last
+ * byte. */
 static void add_table(const char *name, uint8_t changed)
 {
     struct safetensors file;

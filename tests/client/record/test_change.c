@@ -88,8 +88,8 @@ static json_t *line_of(const char *run, unsigned n)
 #define CHANGED "after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005"
 
 /* The loss of a step is of the weights before it and of its rows: the same as that of the first step of a new run from
- * those weights, over the text without what was read. Moments know nothing of the rate, so after one step they are those
- * of a run that did not change it. */
+ * those weights, over the text without what was read. Moments know nothing of the rate, so after one step they are
+ * those of a run that did not change it. */
 TEST(the_next_window_the_moments_and_the_record_go_on)
 {
     json_t *step, *first;
@@ -127,7 +127,8 @@ TEST(the_next_window_the_moments_and_the_record_go_on)
         expect("eps report less", 0, "changed " CHANGED "\n");
 }
 
-/* 4000 bytes are 249 windows of 16. By hand: 16 of them with batches of 8, and 233 with batches of 4 are 58.25 steps. */
+/* 4000 bytes are 249 windows of 16. By hand: 16 of them with batches of 8, and 233 with batches of 4 are 58.25
+ * steps. */
 TEST(epochs_count_the_rows_of_each_batch)
 {
     expect("eps train --resume run --epochs 1 --out epoch --change batch --batch 4 --save-every 0", 0);

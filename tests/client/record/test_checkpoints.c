@@ -142,7 +142,8 @@ static void save(uint64_t step, bool interim)
     ck_assert_int_eq(client_checkpoints_add(&c, step, interim), 0);
 }
 
-/* While it is the newest, it stands beside those that are kept; with the best evaluation, it is an interim one no more. */
+/* While it is the newest, it stands beside those that are kept; with the best evaluation, it is an interim one no
+ * more. */
 TEST(an_interim_checkpoint_goes_when_there_is_a_newer_one)
 {
     stand_all(2);

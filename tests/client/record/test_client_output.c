@@ -1,5 +1,5 @@
-/* A client that opens and places the files of its checkpoints: what it does for a daemon, and what it does not. Its answers
- * go nowhere here; test_rights has them. */
+/* A client that opens and places the files of its checkpoints: what it does for a daemon, and what it does not. Its
+ * answers go nowhere here; test_rights has them. */
 #include "client/record/output.h"
 #include "proto/model/output.h"
 #include "proto/wire/files.h"

@@ -120,7 +120,8 @@ TEST_IF(a_disk_that_is_too_small_refuses_the_run, has_mounts())
             "this model needs ", " of host memory");
 }
 
-/* Neither at its end, nor where it is stopped, resumed or its model asked for; and the losses are those of a run that saves. */
+/* Neither at its end, nor where it is stopped, resumed or its model asked for; and the losses are those of a run that
+ * saves. */
 TEST_IF(a_run_without_checkpoints_asks_for_no_room, has_mounts())
 {
     expect("mkdir disk; unshare -rm bash -c 'mount -t tmpfs -o size=80k none disk; " TRAIN

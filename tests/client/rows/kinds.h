@@ -4,8 +4,8 @@
 
 #include "client/rows/source.h"
 
-/* 40 ids, of which each window of 4 has the special one 2 ([CLS]) first; 15 rows of one to five letters, which are a token
- * each, between two special ones. */
+/* 40 ids, of which each window of 4 has the special one 2 ([CLS]) first; 15 rows of one to five letters, which are a
+ * token each, between two special ones. */
 enum { N_IDS = 40, N_ROWS = 15, BATCH = 3, SEQ = 4, LONG = 8, VOCABULARY = 400, CLS = 2, KINDS = 3 };
 extern const struct client_source_ops *const kinds[KINDS]; /* of text, masked, labelled */
 extern const char *const kinds_files[KINDS];

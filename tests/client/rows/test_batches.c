@@ -72,7 +72,8 @@ static uint32_t length_of(uint32_t row)
     return lengths[row] < SEQ ? lengths[row] : SEQ;
 }
 
-/* The rows of each part by length; of the two parts, and of a minibatch and the next one, no one is always the longer. */
+/* The rows of each part by length; of the two parts, and of a minibatch and the next one, no one is always the
+ * longer. */
 TEST(a_part_s_rows_are_by_length_and_minibatches_are_of_all_lengths)
 {
     struct client_subset subset = all(N);
@@ -156,8 +157,8 @@ TEST(a_step_s_rows_depend_on_seed_and_step_alone)
     client_subset_free(&subset);
 }
 
-/* Pairs of rows that share a minibatch in both epochs: of 3,500, by chance 25. And the steps that an epoch's smaller minibatch
- * has, by chance 7 or 8 of 8. */
+/* Pairs of rows that share a minibatch in both epochs: of 3,500, by chance 25. And the steps that an epoch's smaller
+ * minibatch has, by chance 7 or 8 of 8. */
 TEST(each_epoch_has_its_own_minibatches_in_its_own_order)
 {
     struct client_subset subset = all(N - 3);
@@ -296,8 +297,8 @@ TEST(a_tenth_is_held_out_by_the_seed)
     client_subset_free(&rest), client_subset_free(&held);
 }
 
-/* 30 rows once, 20 twice and 50 every second time are 95 rows an epoch. After 20 epochs each has had its share, to the row, and
- * in each epoch no row comes more often than its weight rounded up. */
+/* 30 rows once, 20 twice and 50 every second time are 95 rows an epoch. After 20 epochs each has had its share, to the
+ * row, and in each epoch no row comes more often than its weight rounded up. */
 TEST(shares_are_taken_as_often_as_their_weights_say)
 {
     static const struct client_share shares[] = {{.first = 0, .n = 30, .weight = 1},

@@ -123,8 +123,8 @@ static void fill_held_out(struct opened *o, uint64_t first, uint32_t n)
     ck_assert_int_eq(client_source_fill_held_out(&o->minibatch, &o->buffer, o->source, first, n, NULL), 0);
 }
 
-/* By hand: red | green << 8 | blue << 16, the class at the first token, a row of 1,024 tokens without a second text; of 300
- * images 30 are held out, in the data's order. */
+/* By hand: red | green << 8 | blue << 16, the class at the first token, a row of 1,024 tokens without a second text; of
+ * 300 images 30 are held out, in the data's order. */
 TEST(a_row_is_its_pixels_its_class_and_its_length)
 {
     struct opened o;
@@ -165,8 +165,8 @@ static void check_drawn(const struct opened *o, size_t row, const struct client_
         }
 }
 
-/* Three epochs of 270 rows: steps of 200 and 70, in any order. A row's draw is its number in the run, as if all steps were
- * full. */
+/* Three epochs of 270 rows: steps of 200 and 70, in any order. A row's draw is its number in the run, as if all steps
+ * were full. */
 TEST(a_row_to_train_on_is_drawn_by_its_number_in_the_run)
 {
     static const struct client_augment augment = {.crop = 4, .crops = true, .flips = true};

@@ -1,5 +1,5 @@
-/* What lines of JSON say beside texts: whether a message is trained, what stands beside a conversation, keys that nobody reads,
- * and numbers that C has no place for. A byte is a token. */
+/* What lines of JSON say beside texts: whether a message is trained, what stands beside a conversation, keys that
+ * nobody reads, and numbers that C has no place for. A byte is a token. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -21,8 +21,8 @@ static const char template[] =
     "{% if m.role == 'assistant' %}{{ '.' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
 
-/* Reads a line, in which single quotes stand for double ones; `got` is its text, with what is trained in brackets; `unread`
- * gets the keys that nobody reads. */
+/* Reads a line, in which single quotes stand for double ones; `got` is its text, with what is trained in brackets;
+ * `unread` gets the keys that nobody reads. */
 static int read_line(char got[600], char unread[600], const char *line, bool pairs, struct error *err)
 {
     const char *path = processes_put_text("one.jsonl", quoted(line));

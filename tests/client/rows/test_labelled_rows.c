@@ -199,7 +199,8 @@ TEST(a_row_has_its_own_texts_tokens)
     forget();
 }
 
-/* A row whose texts spell [CLS] and [SEP] around them has each once: row 0 as row 1, row 2 with the writer's own second. */
+/* A row whose texts spell [CLS] and [SEP] around them has each once: row 0 as row 1, row 2 with the writer's own
+ * second. */
 TEST(a_row_s_texts_may_spell_what_is_put_around_them)
 {
     static const char *const spelled[] = {

@@ -128,8 +128,8 @@ TEST(documents_are_texts_of_their_own)
     ck_assert(merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_NONE)));
 }
 
-/* Of a long text each file gives a share from its beginning: here the first 8 of 10 MiB, twice. Of one without a pair the
- * bytes are the tokens. */
+/* Of a long text each file gives a share from its beginning: here the first 8 of 10 MiB, twice. Of one without a pair
+ * the bytes are the tokens. */
 TEST(a_long_text_is_learned_from_in_part_and_a_short_one_has_its_bytes)
 {
     const size_t mi = 1 << 20, n = 10 * mi;

@@ -1,5 +1,5 @@
-/* Packed conversations: what a row has of each document, against the lines of the file, and which rows a run has. A byte
- * is a token. */
+/* Packed conversations: what a row has of each document, against the lines of the file, and which rows a run has. A
+ * byte is a token. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -202,8 +202,8 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
     close_opened(&o);
 }
 
-/* By hand: of 10 documents number 7 is too long and number 3 is held out. The others have 5, 10, 15 and 12 inputs, 42 in
- * the first row; 17 are too many for it, and begin the second one, with 9, 6 and 11. 85 of 96 are 88.5 %. */
+/* By hand: of 10 documents number 7 is too long and number 3 is held out. The others have 5, 10, 15 and 12 inputs, 42
+ * in the first row; 17 are too many for it, and begin the second one, with 9, 6 and 11. 85 of 96 are 88.5 %. */
 TEST(rows_and_their_fill_are_described)
 {
     const struct client_source_rules rules = {.seq = SEQ, .order = EPS_SEQUENTIAL};

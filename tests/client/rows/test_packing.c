@@ -37,7 +37,8 @@ static void check_row(const struct client_packing *p, uint32_t row, const uint32
     ck_assert_mem_eq(documents, expected, n * sizeof *documents);
 }
 
-/* Rows of 10: 4 and 5; then 3, for which 1 is left, and 7; then the whole 10; 1, which the first row would have room for. */
+/* Rows of 10: 4 and 5; then 3, for which 1 is left, and 7; then the whole 10; 1, which the first row would have room
+ * for. */
 TEST(in_sequential_order_a_document_begins_a_row_where_the_last_has_no_room)
 {
     static const uint32_t lengths[] = {4, 5, 3, 7, 10, 1};

@@ -86,8 +86,8 @@ TEST_EACH(a_row_is_that_of_hugging_face_s_tokenizers, 4)
     client_tokenizer_close(t);
 }
 
-/* One whose segments a row cannot have: the second text before the first, segments that fall, or rise inside a text's own
- * tokens, and two texts that are not both there. */
+/* One whose segments a row cannot have: the second text before the first, segments that fall, or rise inside a text's
+ * own tokens, and two texts that are not both there. */
 #define TEXT(name, segment)  "{\"Sequence\": {\"id\": \"" name "\", \"type_id\": " #segment "}}"
 #define TOKEN(name, segment) "{\"SpecialToken\": {\"id\": \"" name "\", \"type_id\": " #segment "}}"
 

@@ -51,7 +51,8 @@ TEST(metrics_are_those_of_scikit_learn_and_scipy)
     json_decref(cases);
 }
 
-/* By hand, of six classes: the label is the likeliest; the fifth; the last; as likely as four others before it, and as five. */
+/* By hand, of six classes: the label is the likeliest; the fifth; the last; as likely as four others before it, and as
+ * five. */
 TEST(a_label_is_among_the_five_likeliest)
 {
     static const float logits[] = {6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2,

@@ -151,8 +151,8 @@ TEST_EACH(an_epoch_has_every_row_once, KINDS)
     kinds_close(&o);
 }
 
-/* By hand: of 30 tokens to train on, a text has 7 windows with a successor, and masked tokens as many; 10 are held out: 3
- * windows, one of them short. Of 15 rows one is held out. Held out alone they are 10 windows or 15 rows. */
+/* By hand: of 30 tokens to train on, a text has 7 windows with a successor, and masked tokens as many; 10 are held out:
+ * 3 windows, one of them short. Of 15 rows one is held out. Held out alone they are 10 windows or 15 rows. */
 TEST_EACH(rows_to_train_on_and_held_out_are_counted, KINDS)
 {
     static const uint64_t counts[KINDS][3] = {{7, 3, 10}, {7, 3, 10}, {14, 1, 15}};

@@ -1,4 +1,5 @@
-/* Rows of spans: what a row has of its window, how long it is for what is asked, and what has no room or no sentinels. */
+/* Rows of spans: what a row has of its window, how long it is for what is asked, and what has no room or no
+ * sentinels. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -89,8 +90,8 @@ TEST_EACH(a_row_is_as_long_as_asked, sizeof lengths / sizeof *lengths)
 /* Of a row of 20 tokens whose window of 12 begins at `first`, and has its span at the end. */
 static void check_entries(const uint32_t *entries, uint32_t first)
 {
-    /* Of the source: ten tokens, the sentinel as the span's first, the end. Of the target: the sentinel as the token before
-     * the span, the span, the end, which is no token of the data; padding. */
+    /* Of the source: ten tokens, the sentinel as the span's first, the end. Of the target: the sentinel as the token
+     * before the span, the span, the end, which is no token of the data; padding. */
     static const int places[20] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1, 9, 10, 11, -1, -2, -2, -2, -2};
 
     for (int t = 0; t < 20; t++)

@@ -1,5 +1,5 @@
-/* Sources and their targets: what a row has of each, where it is cut, how long a minibatch is, and which rows are held out. A
- * byte is a token. */
+/* Sources and their targets: what a row has of each, where it is cut, how long a minibatch is, and which rows are held
+ * out. A byte is a token. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -193,8 +193,8 @@ TEST(long_sides_are_cut)
     close_rows(&o);
 }
 
-/* A minibatch of short rows is short on both sides, in the proportion of whole rows: of three tokens of source and one of
- * target 24 and 8, or rounded up 8 in all, of which 6 and 2. */
+/* A minibatch of short rows is short on both sides, in the proportion of whole rows: of three tokens of source and one
+ * of target 24 and 8, or rounded up 8 in all, of which 6 and 2. */
 TEST(short_rows_make_short_minibatches)
 {
     struct memory m;

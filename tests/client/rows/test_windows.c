@@ -112,8 +112,8 @@ TEST(windows_of_every_stride_predict_all)
             }
 }
 
-/* By hand: ten tokens without a successor to predict, in windows of four, four and two; the last begins two earlier, and
- * ends with the stream. Those to train on are the two whole ones. */
+/* By hand: ten tokens without a successor to predict, in windows of four, four and two; the last begins two earlier,
+ * and ends with the stream. Those to train on are the two whole ones. */
 TEST(windows_of_masked_tokens_end_with_the_last_token_and_are_whole)
 {
     const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, 0);

@@ -1,5 +1,5 @@
-/* --mirror: what it holds, what becomes of one that cannot be written, and that it is whole whenever its process is killed:
- * at each call that changes the disk. */
+/* --mirror: what it holds, what becomes of one that cannot be written, and that it is whole whenever its process is
+ * killed: at each call that changes the disk. */
 #include "client/run/mirror.h"
 
 #include "client/eps.h"

@@ -1,5 +1,5 @@
-/* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused. Killed
- * runs: tests/system/chaos.sh. Every optimizer and number: tests/system/exact/test_train_modes.c. */
+/* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused.
+ * Killed runs: tests/system/chaos.sh. Every optimizer and number: tests/system/exact/test_train_modes.c. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -202,8 +202,8 @@ static void stop_job(uint64_t step)
     processes_await_text(print("stop-%u", next_job++), "stopping");
 }
 
-/* A stop comes while a step computes, and so before its evaluation: at each second step, the odd ones and the even ones; by
- * a signal or, at a shared daemon, by eps stop. */
+/* A stop comes while a step computes, and so before its evaluation: at each second step, the odd ones and the even
+ * ones; by a signal or, at a shared daemon, by eps stop. */
 TEST_EACH(stopped_before_its_evaluations_a_run_decides_as_if_it_had_never_stopped, 4)
 {
     const bool shared = _i >= 2, by_request = _i == 3;
@@ -234,8 +234,8 @@ TEST_EACH(stopped_before_its_evaluations_a_run_decides_as_if_it_had_never_stoppe
     check_error(train(&o, NULL), -EINVAL, "the run is complete", print("give more `patience` than %d", PATIENCE));
 }
 
-/* A rate too small to change anything: no evaluation is better than the first one, before and after a stop. The digits of
- * its loss that metrics.jsonl has not must not count. */
+/* A rate too small to change anything: no evaluation is better than the first one, before and after a stop. The digits
+ * of its loss that metrics.jsonl has not must not count. */
 TEST(equal_losses_are_no_better_after_a_stop)
 {
     struct eps_train_options o = begin_patient("flat", false);

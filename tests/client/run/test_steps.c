@@ -1,5 +1,5 @@
-/* The course of a run, against a daemon that is played: when it opens steps, evaluates and requests checkpoints; what ends
- * it early; and how it goes on. Each test is one promise of client/run/steps.h. */
+/* The course of a run, against a daemon that is played: when it opens steps, evaluates and requests checkpoints; what
+ * ends it early; and how it goes on. Each test is one promise of client/run/steps.h. */
 #include "tests/client/run/played_daemon.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -287,8 +287,8 @@ TEST_EACH(the_next_one_by_time_is_due_after_the_minutes_or_nine_times_the_last_s
                       (uintmax_t)user.seen_due_ns, (uintmax_t)user.due_ns[0], (uintmax_t)user.due_ns[1]);
 }
 
-/* Step 1 proves best while its interim checkpoint is being written: it then counts among the two that are kept, also when
- * step 5 proves better. */
+/* Step 1 proves best while its interim checkpoint is being written: it then counts among the two that are kept, also
+ * when step 5 proves better. */
 TEST(an_interim_checkpoint_whose_step_proves_best_meanwhile_is_kept)
 {
     played.saves_late = true;
@@ -372,7 +372,8 @@ TEST(the_held_out_loss_is_measured_before_the_first_step_and_as_often_as_asked)
     ck_assert_double_eq(metric(5, "eval_loss"), 1.5);
 }
 
-/* Step 2 is the best of 9, 5, 3, 4, 4, 4: it is saved though no checkpoint is due, and stays beside the one that is kept. */
+/* Step 2 is the best of 9, 5, 3, 4, 4, 4: it is saved though no checkpoint is due, and stays beside the one that is
+ * kept. */
 TEST(the_best_evaluation_s_step_is_saved_and_best_names_it)
 {
     char name[20] = "";

@@ -289,8 +289,8 @@ static int encode_marked(struct client_tokens *out, size_t *tokens, const json_t
     return rc;
 }
 
-/* Each character of a text, as a begin and as an end: by the offsets of tokenizers, inside words, where normal forms join
- * characters, and where a text gets a mark before it. */
+/* Each character of a text, as a begin and as an end: by the offsets of tokenizers, inside words, where normal forms
+ * join characters, and where a text gets a mark before it. */
 TEST_EACH(places_are_in_the_tokens_that_offsets_say, TOKENIZERS)
 {
     json_t *one = json_array_get(json_object_get(fixture, "places"), (size_t)_i);
@@ -324,8 +324,8 @@ TEST_EACH(places_are_in_the_tokens_that_offsets_say, TOKENIZERS)
     json_decref(side);
 }
 
-/* "x<b>cy", where <b> and <b>c are special: the longest counts, unless some of it is plain; if all of it is, nothing within it
- * does. By hand: 88, 67 and 89 are x, c and y; the plain "<b>c" is four tokens. */
+/* "x<b>cy", where <b> and <b>c are special: the longest counts, unless some of it is plain; if all of it is, nothing
+ * within it does. By hand: 88, 67 and 89 are x, c and y; the plain "<b>c" is four tokens. */
 TEST(a_token_of_which_some_is_plain_is_a_shorter_one_or_none)
 {
     static const size_t plain[][2] = {{0, 0}, {4, 6}, {1, 5}, {2, 3}};

@@ -1,7 +1,7 @@
 /* Chat templates: the texts that transformers makes of the same templates and conversations, and what is refused.
  *
- * test_template render FILE is for tests/oracle/templates.py: FILE holds [{"template": "...", "variables": {...}}, ...];
- * it prints [{"text": "..."} or {"error": "..."}, ...]. */
+ * test_template render FILE is for tests/oracle/templates.py: FILE holds [{"template": "...", "variables": {...}},
+ * ...]; it prints [{"text": "..."} or {"error": "..."}, ...]. */
 #include "client/text/template.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/wide.h"

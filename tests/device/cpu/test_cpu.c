@@ -48,7 +48,8 @@ static size_t resident_bytes(void)
     return resident * 4096;
 }
 
-/* 64 MiB and a page: claimed at open, all of it with what products need, and no more than a thread's stack beside it. */
+/* 64 MiB and a page: claimed at open, all of it with what products need, and no more than a thread's stack beside
+ * it. */
 TEST(open_claims_the_arena_and_close_gives_it_back)
 {
     const size_t bytes = ((size_t)64 << 20) + 4096, slack = (size_t)2 << 20, taken = bytes + plan_cpu.library_bytes(2);

@@ -1,4 +1,5 @@
-/* The CPU's activations in every instruction set, to the unit in the last place; and the memory that products do not take. */
+/* The CPU's activations in every instruction set, to the unit in the last place; and the memory that products do not
+ * take. */
 #include "device/cpu/cpu.h"
 #include "tests/kit/device/operation.h"
 #include "tests/kit/reference/reference.h"

@@ -36,8 +36,8 @@ TEST_RANGE(the_exponential_is_within_one_ulp, CPU_V2, CPU_ISAS)
     device_cpu.close(dev);
 }
 
-/* With a cap of 1: every 1/512 from -12 to 12, but 0, which gives 0; infinities; and a NaN, which stays. Relative to each
- * value, since small logits must keep their digits. */
+/* With a cap of 1: every 1/512 from -12 to 12, but 0, which gives 0; infinities; and a NaN, which stays. Relative to
+ * each value, since small logits must keep their digits. */
 enum { TANGENTS = 24 * 512 + 1 };
 
 TEST_RANGE(the_hyperbolic_tangent_is_within_two_ulp, CPU_V2, CPU_ISAS)

@@ -52,8 +52,9 @@ TEST_EACH(a_tile_stays_within_its_scratch, 2 * CPU_ISAS)
     free(room);
 }
 
-/* Numbers in steps of 2^-7 and half a step more, which the product adds: all but the largest are ties, also after a bias
- * of a step. rint, of the sum in steps, is the processor's own rounding. The product of one row has a kernel of its own. */
+/* Numbers in steps of 2^-7 and half a step more, which the product adds: all but the largest are ties, also after a
+ * bias of a step. rint, of the sum in steps, is the processor's own rounding. The product of one row has a kernel of
+ * its own. */
 TEST_EACH(ties_go_to_even_in_what_is_stored, 2 * CPU_ISAS)
 {
     enum { M = 5, N = 127 };

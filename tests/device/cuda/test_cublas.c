@@ -20,7 +20,8 @@ static void *at(size_t element)
     return device_element(type, simulated.ops->arena(dev), element);
 }
 
-/* n elements at `to`: (i * step) mod 7, less 3, halved; exact in both types, and so are sums of a few hundred products. */
+/* n elements at `to`: (i * step) mod 7, less 3, halved; exact in both types, and so are sums of a few hundred
+ * products. */
 static float value(size_t i, size_t step)
 {
     return (float)(i * step % 7) / 2 - 1.5f;

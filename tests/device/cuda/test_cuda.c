@@ -402,8 +402,8 @@ TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
     free(table);
 }
 
-/* A norm's backward reads the row that a block has next before it writes the one before. So what a row gives may take the
- * place of the next one of dy. Each of the two blocks has every other row. Nobody else calls it like this. */
+/* A norm's backward reads the row that a block has next before it writes the one before. So what a row gives may take
+ * the place of the next one of dy. Each of the two blocks has every other row. Nobody else calls it like this. */
 TEST(the_next_row_is_on_its_way_before_this_one_is_written)
 {
     enum { HEIGHT = 6, BLOCKS = 2, N = 8192, ALL = (HEIGHT + BLOCKS) * N };

@@ -1,5 +1,5 @@
-/* What becomes of attention where cuDNN is found, and where it has no algorithm for it: the library's plans, or our kernels,
- * with the same result, and a line for the log that says which and why. The library is the simulator's
+/* What becomes of attention where cuDNN is found, and where it has no algorithm for it: the library's plans, or our
+ * kernels, with the same result, and a line for the log that says which and why. The library is the simulator's
  * (tests/sim/dnn.cpp), which computes what our graphs say. */
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
@@ -123,8 +123,8 @@ static void attend(struct result *r, const struct cudasim_dnn *dnn, const struct
     simulated_close(dev);
 }
 
-/* Both round probabilities and their gradients to bf16, 8 bits, and what they sum up to; values are at most 2.2, and their
- * sums in gradients some tens. */
+/* Both round probabilities and their gradients to bf16, 8 bits, and what they sum up to; values are at most 2.2, and
+ * their sums in gradients some tens. */
 static void assert_alike(const struct result *theirs, const struct result *own)
 {
     for (int i = 0; i < MOST; i++)
@@ -139,8 +139,8 @@ static void assert_alike(const struct result *theirs, const struct result *own)
 
 static struct result own, theirs, again;
 
-/* Forward's plans and, of all ways of backward, those that a library of this version has on this device; of a row less, as
- * single rows. */
+/* Forward's plans and, of all ways of backward, those that a library of this version has on this device; of a row less,
+ * as single rows. */
 static const struct found {
     const char *target;
     size_t version;
@@ -316,8 +316,8 @@ TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 4)
     simulated_close(dev);
 }
 
-/* As a Gemma 3 has them, with blocks of another config; what is prepared anew replaces what was. A call of another mask, or of
- * other heads, is none of them; a window as long as the row is no window. */
+/* As a Gemma 3 has them, with blocks of another config; what is prepared anew replaces what was. A call of another
+ * mask, or of other heads, is none of them; a window as long as the row is no window. */
 TEST(each_shape_of_a_model_is_prepared)
 {
     const struct shape *const shapes[] = {&large, &sliding, &grouped, &wide};

@@ -1,6 +1,6 @@
-/* What becomes of convolutions where cuDNN is found: the library's plans, in blocks of images, or our kernels, and a line for
- * the log that says which. The library is the simulator's (tests/sim/dnn.cpp). That results are right, and the same however
- * images are divided, is test_conv2d's to show. */
+/* What becomes of convolutions where cuDNN is found: the library's plans, in blocks of images, or our kernels, and a
+ * line for the log that says which. The library is the simulator's (tests/sim/dnn.cpp). That results are right, and the
+ * same however images are divided, is test_conv2d's to show. */
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 

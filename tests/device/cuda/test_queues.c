@@ -1,5 +1,5 @@
-/* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark holds it
- * back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
+/* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark
+ * holds it back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"

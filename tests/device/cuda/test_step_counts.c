@@ -60,8 +60,8 @@ static struct cudasim_counts count_step(const struct model_config *config, enum 
 
 SUITE_FIXTURE(simulated_load, NULL)
 
-/* What it scales is two gradients a block, of which the second norm's pass makes one; where it does nothing these are used
- * where they are. */
+/* What it scales is two gradients a block, of which the second norm's pass makes one; where it does nothing these are
+ * used where they are. */
 TEST(without_dropout_no_gradient_is_copied)
 {
     struct model_config drops = plain;

@@ -1,5 +1,5 @@
-/* Every operation of the CUDA backend has room on every device that its kernels are compiled for: shared memory of a block,
- * and registers, where nvcc has said how many a kernel takes (build/cuda-kernels.txt). */
+/* Every operation of the CUDA backend has room on every device that its kernels are compiled for: shared memory of a
+ * block, and registers, where nvcc has said how many a kernel takes (build/cuda-kernels.txt). */
 #include "proto/operation/call.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"

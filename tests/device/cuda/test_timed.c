@@ -139,7 +139,8 @@ TEST(work_that_follows_nothing_runs_beside_other_work)
     simulated_close(dev);
 }
 
-/* The host works 5 ms before it queues anything; then waits for a thread that got 3 ms of work at 4 ms and 2 more at 5. */
+/* The host works 5 ms before it queues anything; then waits for a thread that got 3 ms of work at 4 ms and 2 more at
+ * 5. */
 TEST(the_host_and_its_threads_take_time_too)
 {
     struct device *dev = open_timed(NUMBER_FP32);
@@ -245,8 +246,8 @@ static double parameters(const struct setting *s)
 
 enum { N_DRAWN = SANITIZED ? 1 : 2 };
 
-/* The optimizer is slow: a step takes no less than its work and never more than all work one after the other; and what the
- * device waits for is the optimizer. */
+/* The optimizer is slow: a step takes no less than its work and never more than all work one after the other; and what
+ * the device waits for is the optimizer. */
 TEST_EACH(a_step_that_the_optimizer_holds_up_waits_for_it, N_DRAWN)
 {
     struct drawn_run run;
@@ -328,11 +329,11 @@ static struct pace measure(const struct setting *s, struct timed_options options
     return out;
 }
 
-/* With the inbox that is planned, a step takes as long as the slower of the two is at work, and a tail, which is a share of
- * 12 blocks here and of fewer slices where a block has many. Between two steps the device waits for the fold that is
- * under way and for that of the bottom block; or, where it is the faster, the optimizer waits until the top block, whose
- * contribution it folded last, has made the next one. With the fewest slots, contributions wait on the device and
- * the optimizer for the next backward pass. */
+/* With the inbox that is planned, a step takes as long as the slower of the two is at work, and a tail, which is a
+ * share of 12 blocks here and of fewer slices where a block has many. Between two steps the device waits for the fold
+ * that is under way and for that of the bottom block; or, where it is the faster, the optimizer waits until the top
+ * block, whose contribution it folded last, has made the next one. With the fewest slots, contributions wait on the
+ * device and the optimizer for the next backward pass. */
 TEST(a_step_takes_as_long_as_the_slower_of_device_and_optimizer)
 {
     /* 12 equal blocks between small tables, over a link that is fast. */

@@ -1,5 +1,5 @@
-/* The compute thread is assigned a job whose model comes as config.json. It believes nothing of it that it has not checked,
- * and a refusal leaves it ready for the next job. */
+/* The compute thread is assigned a job whose model comes as config.json. It believes nothing of it that it has not
+ * checked, and a refusal leaves it ready for the next job. */
 #include "device/worker/compute.h"
 
 #include "proto/plan/memory/data.h"

@@ -423,8 +423,9 @@ TEST(a_gpu_is_timed_on_each_path)
     ck_assert_double_eq(p.n_multiprocessors, MULTIPROCESSORS);
     ck_assert_double_gt(p.message_s, 0);
     ck_assert_double_eq_tol(p.link_bytes_per_s / way_bytes_per_s[1], 1, 1e-6);
-    /* Updates take no time here, and copies each way that of the slower one: of a slice of n numbers, 28 n bytes and k times
-     * 8 n in k times 4 n / 40e9 s, so fewer copies move more. Where updates alone are slow, as sanitized, k is at its limit. */
+    /* Updates take no time here, and copies each way that of the slower one: of a slice of n numbers, 28 n bytes and k
+     * times 8 n in k times 4 n / 40e9 s, so fewer copies move more. Where updates alone are slow, as sanitized, k is at
+     * its limit. */
     const double k = fmin(ceil(p.link_bytes_per_s / 4 / p.update_parameters_per_s), 1000);
     ck_assert_double_eq_tol(p.host_bytes_per_s / (2 * way_bytes_per_s[1] + 7 * way_bytes_per_s[1] / k), 1, 1e-6);
     for (int class = 0; class < PRODUCTS_CLASSES; class ++)
@@ -437,8 +438,8 @@ TEST(a_gpu_is_timed_on_each_path)
         }
 }
 
-/* Lengths of rows, by hand. Those of 32 Ki tokens would take the plain kernel 0.3 s. With dropout, tensor cores have no heads
- * of 256; cuDNN's gradients are for heads of 128 with keys of their own, up to 4 Ki. */
+/* Lengths of rows, by hand. Those of 32 Ki tokens would take the plain kernel 0.3 s. With dropout, tensor cores have no
+ * heads of 256; cuDNN's gradients are for heads of 128 with keys of their own, up to 4 Ki. */
 static int lengths_known(enum attention_path path, enum profile_direction direction, enum number_type type,
                          enum profile_keys keys, int head)
 {
@@ -480,8 +481,8 @@ TEST(attention_is_timed_in_the_shapes_that_models_train_with)
     }
 }
 
-/* A library that takes two seconds for each of 18 shapes' plans: after 10 seconds no shape begins, and the last took less than
- * 5. */
+/* A library that takes two seconds for each of 18 shapes' plans: after 10 seconds no shape begins, and the last took
+ * less than 5. */
 TEST(timing_attention_ends_where_a_library_takes_long)
 {
     struct profile p;
@@ -495,7 +496,8 @@ TEST(timing_attention_ends_where_a_library_takes_long)
     ck_assert_double_lt(pretended.attended, 2 + 10 + 5); /* and the plan of the usual shape */
 }
 
-/* In /tmp, if not where sockets should be; without descriptors for these they are those of the machine without a profile. */
+/* In /tmp, if not where sockets should be; without descriptors for these they are those of the machine without a
+ * profile. */
 TEST(messages_are_timed_where_there_may_be_a_socket)
 {
     const double known = profile_default("cuda")->message_s;

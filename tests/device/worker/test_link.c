@@ -594,8 +594,8 @@ TEST(a_share_that_comes_early_is_kept)
     ck_assert_uint_eq(link_.next.n_fds, 0);
 }
 
-/* A worker was lost: the share of this step, or of the one before, has more parts. What is in slots already stays there,
- * and is not waited for; a slot that was not contributed is free again, and a grant of the step stands. */
+/* A worker was lost: the share of this step, or of the one before, has more parts. What is in slots already stays
+ * there, and is not waited for; a slot that was not contributed is free again, and a grant of the step stands. */
 TEST_EACH(a_share_of_a_step_under_way_replaces_it, 2)
 {
     const struct message share = {

@@ -138,7 +138,8 @@ static uint32_t ask_save(void)
     return await_output(OUTPUT_OPEN, 1);
 }
 
-/* What a client answers: files, then that they stand in their place; and what is odd in it. The daemon goes on anyway. */
+/* What a client answers: files, then that they stand in their place; and what is odd in it. The daemon goes on
+ * anyway. */
 enum odd {
     READ_ONLY = 1 << 0, /* one of the files is the owner's, opened for reading */
     DROPPED = 1 << 1,   /* the client is told to drop its files */
@@ -260,8 +261,8 @@ static void bring_nothing(int i)
     driver_leave(&driver);
 }
 
-/* Root may send descriptors. What is read at once is memory: no file that is only named, nor one that a hung disk or network
- * may have. */
+/* Root may send descriptors. What is read at once is memory: no file that is only named, nor one that a hung disk or
+ * network may have. */
 static void bring_config(int i)
 {
     const int fd = i == 0 ? open_file(theirs, "secret", O_PATH) : open_file(mine, "config", O_RDWR | O_CREAT);

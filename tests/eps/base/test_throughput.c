@@ -101,7 +101,8 @@ TEST(no_division_is_faster)
     }
 }
 
-/* Speeds that vary by a tenth around one another never move a part; twice the speed moves parts once, and then no more. */
+/* Speeds that vary by a tenth around one another never move a part; twice the speed moves parts once, and then no
+ * more. */
 TEST(shares_do_not_flap)
 {
     static const double noise[] = {1, 1.1, 0.9, 1.05, 0.95, 1.1, 0.9};

@@ -25,7 +25,7 @@ static bool has_mpirun(void)
 SUITE_SKIP_UNLESS(has_mpirun(),
                   "Open MPI is not installed: apt-get install libopenmpi-dev openmpi-bin, and build again")
 
-/* ---- a rank -------------------------------------------------------------------------------------------------------- */
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
 
 enum { N_SLOTS = 3 };
 
@@ -209,8 +209,8 @@ static int run_messages(struct rank *rank)
     return end(rank);
 }
 
-/* Slices: each to each, of sizes from 0 to 64 MiB, beside fetches of all that the others expose. A message goes ahead of
- * each slice, and must have come before it. */
+/* Slices: each to each, of sizes from 0 to 64 MiB, beside fetches of all that the others expose. A message goes ahead
+ * of each slice, and must have come before it. */
 static const size_t slice_sizes[] = {0, 1, 63, 4096, 65537, 1 << 20, 0, 5 << 20, 64 << 20, 17};
 enum { N_SLICES = sizeof slice_sizes / sizeof *slice_sizes, EXPOSED = (1 << 20) + 5, SLOT = 64 << 20 };
 
@@ -335,7 +335,7 @@ static int command(int argc, char **argv)
 }
 SUITE_COMMAND(command)
 
-/* ---- the test ------------------------------------------------------------------------------------------------------ */
+/* ---- the test ---------------------------------------------------------------------------------------------------- */
 
 /* mpirun's exit status; what it and the ranks wrote is in output. */
 static char output[65536];

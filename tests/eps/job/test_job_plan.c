@@ -59,8 +59,9 @@ static void begin(const uint64_t budgets[3])
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-/* As proto/plan/fit.h answers it: a microbatch that no budget holds is refused, before anything is loaded, with what would
- * do. If one budget holds it, its worker computes all; left to choose, all run the smallest that one of them has. */
+/* As proto/plan/fit.h answers it: a microbatch that no budget holds is refused, before anything is loaded, with what
+ * would do. If one budget holds it, its worker computes all; left to choose, all run the smallest that one of them
+ * has. */
 TEST_EACH(a_budget_that_lacks_a_byte_decides, 2)
 {
     const struct driver_options asked[] = {{.n_parts = 2, .microbatch = 2}, {.n_parts = 2}};
@@ -177,7 +178,8 @@ TEST(what_a_job_cannot_be_is_refused_by_the_daemon)
 
 enum { LONG = 1024 };
 
-/* A job of which nothing is allocated, of a wide model, with a seat that had nothing yet, and a worker that is to have it. */
+/* A job of which nothing is allocated, of a wide model, with a seat that had nothing yet, and a worker that is to have
+ * it. */
 struct vacancy {
     struct peers peers;
     struct job job;

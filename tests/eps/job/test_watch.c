@@ -1,5 +1,5 @@
-/* Whoever owes something and does nothing is named and lost: real daemons and clients, workers that fall silent, threads
- * that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
+/* Whoever owes something and does nothing is named and lost: real daemons and clients, workers that fall silent,
+ * threads that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
 #include "eps/daemon.h"
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
@@ -382,8 +382,8 @@ static void check_told(const struct scene *scene)
     free(told);
 }
 
-/* A daemon whose disk takes nothing while its file is there (kit/preload/slow_disk.c). Nothing can be lost but time, so that is
- * said, and no more. */
+/* A daemon whose disk takes nothing while its file is there (kit/preload/slow_disk.c). Nothing can be lost but time, so
+ * that is said, and no more. */
 static struct scene slow = {.name = "disk"};
 
 static void begin_slow(void)
@@ -420,8 +420,8 @@ static void end_slow(void)
     ck_assert_int_eq(processes_wait(slow.pid.worker), 0);
 }
 
-/* Daemons whose thread does not come back from a file of weights while theirs is there. The job ends, and the thread keeps
- * its memory; the next job gets another thread. */
+/* Daemons whose thread does not come back from a file of weights while theirs is there. The job ends, and the thread
+ * keeps its memory; the next job gets another thread. */
 static struct {
     struct scene scene;
     bool interrupted; /* the client, before that is found */

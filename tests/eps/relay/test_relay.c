@@ -65,9 +65,9 @@ static int feed_through_refusals(struct relay_trace *trace, const char *line, FI
 
 /* ---- traces ------------------------------------------------------------------------------------------------------ */
 
-/* An inbox that is full, and its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save
- * in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late; row groups of a tied
- * unit, whose worker dies; audits that agree, that name an auditor, and that end with one. */
+/* An inbox that is full, and its head-of-line worker dies; a stopped worker that wakes after its unit was updated; a
+ * save in the middle; a step that is skipped while the thread reads; a frozen unit, and pulls that come late; row
+ * groups of a tied unit, whose worker dies; audits that agree, that name an auditor, and that end with one. */
 static const char *const traces[] = {"inbox-full", "woken",  "save",  "skipped", "frozen",
                                      "groups",     "folded", "audit", "damaged"};
 
@@ -248,8 +248,8 @@ TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
     relay_close(relay);
 }
 
-/* What observers see: two units of one slice, two parts, folded in order, each part by part. The step waits, the upper unit
- * first, for the worker of the next loss or contribution. */
+/* What observers see: two units of one slice, two parts, folded in order, each part by part. The step waits, the upper
+ * unit first, for the worker of the next loss or contribution. */
 static const struct {
     const char *line;
     enum relay_at lower, upper;
@@ -311,7 +311,8 @@ static void check_owed(const struct owed *lines, int n)
     relay_trace_free(&trace);
 }
 
-/* Two row groups, in order: the step waits for worker 7, whose part comes first, and not for the loss of the other part. */
+/* Two row groups, in order: the step waits for worker 7, whose part comes first, and not for the loss of the other
+ * part. */
 static const struct owed grouped[] = {
     {"config parts=2 slices=1 slots=1 optimizer=adamw commit=fenced deterministic=1 groups=1", 0},
     {"attached 7", 0},
@@ -397,8 +398,8 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
     relay_trace_free(&trace);
 }
 
-/* One part of two names. While the thread has worker 7's upper one, 7 is lost, and 8 sends the lower one. The part is finished
- * unless 7's numbers are not finite, so 8 still has to send it. */
+/* One part of two names. While the thread has worker 7's upper one, 7 is lost, and 8 sends the lower one. The part is
+ * finished unless 7's numbers are not finite, so 8 still has to send it. */
 TEST_EACH(what_is_folded_of_a_lost_worker_is_not_what_its_successor_has_sent, 2)
 {
     struct relay_trace trace = {0};
@@ -424,9 +425,9 @@ TEST_EACH(what_is_folded_of_a_lost_worker_is_not_what_its_successor_has_sent, 2)
     relay_trace_free(&trace);
 }
 
-/* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower one's
- * waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's as long as
- * the relay has not heard of its loss. */
+/* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower
+ * one's waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's
+ * as long as the relay has not heard of its loss. */
 TEST_EACH(no_worker_can_be_lost_whose_part_waits_for_accumulators_that_wait_for_another_of_its_parts, 2)
 {
     struct relay_trace trace = {0};

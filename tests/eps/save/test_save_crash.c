@@ -1,6 +1,6 @@
-/* A crash at every call of a save. A real daemon's calls on the output directory are recorded (tests/kit/preload/record.h);
- * each prefix of them is played onto a model of the directory that keeps, of every file and directory, what it holds and
- * what it held when it was last flushed. A crash may leave
+/* A crash at every call of a save. A real daemon's calls on the output directory are recorded
+ * (tests/kit/preload/record.h); each prefix of them is played onto a model of the directory that keeps, of every file
+ * and directory, what it holds and what it held when it was last flushed. A crash may leave
  *   the content of a file: as it is, or as last flushed (never: empty);
  *   a directory one level down: as it is, or as last flushed;
  *   the directory itself: in any state since it was last flushed, its symbolic links in the present one all the same,
@@ -403,8 +403,8 @@ SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
 SUITE_TIMEOUT(120)
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-/* The first save; one more; then another run that comes to step 1 again, so that step-1 is exchanged and removed. In the
- * way at first: what a run left that was killed. */
+/* The first save; one more; then another run that comes to step 1 again, so that step-1 is exchanged and removed. In
+ * the way at first: what a run left that was killed. */
 TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
 {
     static const int64_t latest[] = {NONE, 1, 2, 1};

@@ -61,8 +61,8 @@ TEST(a_checkpoint_that_stands_is_replaced_whole)
     }
 }
 
-/* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. In a
- * directory of this name, made before step 2 is saved, with the daemon's files limited to so many bytes. */
+/* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. In
+ * a directory of this name, made before step 2 is saved, with the daemon's files limited to so many bytes. */
 static const struct {
     const char *name, *make;
     rlim_t bytes;
@@ -147,8 +147,8 @@ TEST_EACH(a_directory_that_takes_nothing_is_said_to, 2)
 }
 
 /* The same by the command, where it has a disk of its own, which has room before the first step; then its trace takes
- * that. The last checkpoint waits for room, and gets some, or the user will not wait; with --save-every 0 an interrupt ends
- * a run at once, but not one at its end. */
+ * that. The last checkpoint waits for room, and gets some, or the user will not wait; with --save-every 0 an interrupt
+ * ends a run at once, but not one at its end. */
 TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
 {
     const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);

@@ -1,5 +1,5 @@
-/* One checkpoint of several hosts, whose daemons' parts for it are all in this process. A seed draws in which order they
- * do what they have to do, and how late each hears what another has said. */
+/* One checkpoint of several hosts, whose daemons' parts for it are all in this process. A seed draws in which order
+ * they do what they have to do, and how late each hears what another has said. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/inprocess/store_fixture.h"

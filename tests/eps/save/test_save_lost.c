@@ -1,5 +1,5 @@
-/* Checkpoints on a disk that acknowledges what is written and loses it: they are read back from the disk before they are
- * called saved, so the one before stands. */
+/* Checkpoints on a disk that acknowledges what is written and loses it: they are read back from the disk before they
+ * are called saved, so the one before stands. */
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"

@@ -121,8 +121,8 @@ TEST_EACH(a_save_that_is_captured_outlives_its_job, 3)
     ck_assert_str_eq(outputs_names("outlives"), "latest step-1 ");
 }
 
-/* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. Whoever asks for
- * the save that is being written is told at its end. */
+/* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. Whoever asks
+ * for the save that is being written is told at its end. */
 TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
 {
     enum { ASKED = 100, TAKEN = 8 };

@@ -1,5 +1,5 @@
-/* Viewers of a run in training: the weights of one version in files of their own, or why there are none. A checkpoint when
- * they ask for it: test_save, test_save_failures, test_save_slow. */
+/* Viewers of a run in training: the weights of one version in files of their own, or why there are none. A checkpoint
+ * when they ask for it: test_save, test_save_failures, test_save_slow. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -126,8 +126,8 @@ TEST(a_viewer_is_told_why_nothing_can_be_saved)
         close(files[i]);
 }
 
-/* What could not be written is over, but has units to come; the job ends while the last of them is updated, which a save
- * waits for as well. */
+/* What could not be written is over, but has units to come; the job ends while the last of them is updated, which a
+ * save waits for as well. */
 TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
 {
     struct client_link viewer;

@@ -1,4 +1,5 @@
-/* tests/eps/step/sharded_look.h - what tests of whole daemons see of a job on several hosts, whose state is eps/step's. */
+/* tests/eps/step/sharded_look.h - what tests of whole daemons see of a job on several hosts, whose state is
+ * eps/step's. */
 #ifndef TESTS_EPS_STEP_SHARDED_LOOK_H
 #define TESTS_EPS_STEP_SHARDED_LOOK_H
 

@@ -171,8 +171,8 @@ static double commit_scaled(struct store_fixture *f, int i, double scale, uint64
     return fence.norm;
 }
 
-/* The scale is a power of two, so it changes exponents alone, and nothing is left of it: weights, moments and the norm are the
- * same bits. */
+/* The scale is a power of two, so it changes exponents alone, and nothing is left of it: weights, moments and the norm
+ * are the same bits. */
 TEST_EACH(the_update_of_a_scaled_loss_is_that_of_the_loss, COUNT(scaled))
 {
     struct store_fixture drawn, plain, other;
@@ -215,7 +215,8 @@ TEST(a_job_in_fp16_goes_on_with_half_the_scale)
     driver_close(&driver);
 }
 
-/* Asked for while the step is open, and partly folded, that halves it: the checkpoint is then of the version behind it. */
+/* Asked for while the step is open, and partly folded, that halves it: the checkpoint is then of the version behind
+ * it. */
 TEST(a_checkpoint_has_the_scale_of_its_own_version)
 {
     const struct driver_options options = {.fenced = true,
@@ -336,9 +337,9 @@ static void bury(pid_t pid, uint32_t n_left)
     ck_assert(processes_until(has_workers, &n_left));
 }
 
-/* The first worker's loss is finite, and it dies; those of the next two are not, so the step is skipped. The third is no
- * more at fault than the second, and when it dies, it gets no part: the second has the next step, dies in it, and the
- * fourth ends it. */
+/* The first worker's loss is finite, and it dies; those of the next two are not, so the step is skipped. The third is
+ * no more at fault than the second, and when it dies, it gets no part: the second has the next step, dies in it, and
+ * the fourth ends it. */
 TEST(a_part_that_is_not_finite_twice_leaves_no_worker_behind)
 {
     const struct driver_options options = {.fenced = true};

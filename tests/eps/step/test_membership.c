@@ -1,5 +1,5 @@
-/* What membership.h promises of workers that come and go, in a real daemon: some are puppets, which fail when the test says
- * so. tests/system/test_lost_workers.c and the world see to the bits. */
+/* What membership.h promises of workers that come and go, in a real daemon: some are puppets, which fail when the test
+ * says so. tests/system/test_lost_workers.c and the world see to the bits. */
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"

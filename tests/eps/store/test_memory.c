@@ -132,7 +132,8 @@ static void read_policy(char out[64], const void *base)
     fclose(file);
 }
 
-/* A machine of two sockets, as a file has it, that is taken for this one: the kernel leaves out nodes that are not there. */
+/* A machine of two sockets, as a file has it, that is taken for this one: the kernel leaves out nodes that are not
+ * there. */
 TEST_IF(shared_pages_lie_near_devices_and_others_where_they_did, access("/proc/self/numa_maps", R_OK) == 0)
 {
     static const char *const buses[] = {"0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0" /* it is not known where */};

@@ -84,8 +84,8 @@ static const struct {
     {8, 100, 1e-6, 1e6, false},   {1, 10, 1e-18, 1e-16, false},
 };
 
-/* One step from a state that is exact in both; half of the weights decay. Of AdamW, the sum of its parts: the rest is as
- * with one. Steps in a row, and other arithmetic than this file's: test_store_clip, test_exact_training. */
+/* One step from a state that is exact in both; half of the weights decay. Of AdamW, the sum of its parts: the rest is
+ * as with one. Steps in a row, and other arithmetic than this file's: test_store_clip, test_exact_training. */
 TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_cases))
 {
     enum { N = 20001, HALF = N / 2 };
@@ -133,9 +133,9 @@ TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_
     free(truth), free(exact), free(peak), free(w), free(m), free(v), free(g), free(sum);
 }
 
-/* AdamA sums the squares of parts, Adam squares their sum: of N equal parts g/N, v gets (1-beta2) N (g/N)^2, an Nth of Adam's
- * (1-beta2) g^2, and m gets the same (arXiv:2305.19982). Here 1-beta1 and 1-beta2 are powers of two, moments and gradients
- * whole multiples of others, and no sum has more than 24 bits: nothing is rounded. */
+/* AdamA sums the squares of parts, Adam squares their sum: of N equal parts g/N, v gets (1-beta2) N (g/N)^2, an Nth of
+ * Adam's (1-beta2) g^2, and m gets the same (arXiv:2305.19982). Here 1-beta1 and 1-beta2 are powers of two, moments and
+ * gradients whole multiples of others, and no sum has more than 24 bits: nothing is rounded. */
 TEST_RANGE(of_equal_parts_v_gets_an_nth_of_what_adam_gives_it, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
 {
     enum { N = 255 * 16 };

@@ -219,8 +219,8 @@ TEST_RANGE(every_instruction_path_folds_the_same_bits, OPTIMIZER_ISA_V3, OPTIMIZ
     close_state(&v2), close_state(&other);
 }
 
-/* Against fp32 in place as one pass: a fold and an update; a split master; new weights elsewhere, and the old ones stay;
- * cut anywhere, on any number of threads. */
+/* Against fp32 in place as one pass: a fold and an update; a split master; new weights elsewhere, and the old ones
+ * stay; cut anywhere, on any number of threads. */
 TEST_EACH(form_cut_and_threads_change_no_bit, COUNT(rules))
 {
     const size_t at[] = {0, 1, 1023, 1040, 40000, N};

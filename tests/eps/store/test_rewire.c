@@ -26,7 +26,8 @@ static bool same(float a, float b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* What remains has all its state in its place; what is new had no element before, and begins at 0. Returns the new ones. */
+/* What remains has all its state in its place; what is new had no element before, and begins at 0. Returns the new
+ * ones. */
 static uint64_t check_piece(const struct sparse_elements *before, const struct sparse_elements *after, float threshold)
 {
     uint64_t n_new = 0, n_gone = 0;
@@ -49,7 +50,8 @@ static uint64_t check_piece(const struct sparse_elements *before, const struct s
     return n_new;
 }
 
-/* A piece's share is in proportion to what remains, or what it has room for; rounding and lack of room elsewhere aside. */
+/* A piece's share is in proportion to what remains, or what it has room for; rounding and lack of room elsewhere
+ * aside. */
 static void check_share(const struct rewired *r, uint64_t n_new, uint64_t remains, const struct model_piece *piece)
 {
     const double share = (double)r->pruned * (double)remains / (double)(r->n - r->pruned);
@@ -110,8 +112,9 @@ TEST_EACH(what_is_pruned_grows_elsewhere, SPARSE_FIXTURE_FORMS)
     store_fixture_close(&f);
 }
 
-/* Weights of one distribution, of which 0.1 are below 0.004, at each of 100 times: from a threshold below that, or far above,
- * it is reached by doubling or halving at each, and stays; then what moves is within a tenth of what is to move. */
+/* Weights of one distribution, of which 0.1 are below 0.004, at each of 100 times: from a threshold below that, or far
+ * above, it is reached by doubling or halving at each, and stays; then what moves is within a tenth of what is to
+ * move. */
 TEST_EACH(the_threshold_settles_where_as_much_moves_as_is_to_move, 2)
 {
     enum { REWIRINGS = 100, SETTLED = 2 /* 0.001 x 2^2 */ };
@@ -159,8 +162,9 @@ static float magnitude_at(const struct store_fixture *f, double share)
     return at;
 }
 
-/* Of given weights none is small, and a threshold of powers of two would take nothing or most: the first one takes as many as
- * are to move, and doubles and halves from there on. Also where the run is stopped before, which no run of fresh weights is. */
+/* Of given weights none is small, and a threshold of powers of two would take nothing or most: the first one takes as
+ * many as are to move, and doubles and halves from there on. Also where the run is stopped before, which no run of
+ * fresh weights is. */
 TEST_EACH(of_given_weights_as_many_move_at_first_as_are_to_move, 2 * SPARSE_FIXTURE_FORMS)
 {
     const struct store_options *const form = &sparse_fixture_forms[_i / 2];
@@ -231,8 +235,8 @@ TEST(a_piece_without_more_room_keeps_its_number)
     store_fixture_close(&f);
 }
 
-/* In none of 16 equal parts of a matrix grow more or fewer than chance explains: chi-square of 15 degrees, at 0.01. Those
- * that were there are a known share of each part. */
+/* In none of 16 equal parts of a matrix grow more or fewer than chance explains: chi-square of 15 degrees, at 0.01.
+ * Those that were there are a known share of each part. */
 TEST(new_places_are_as_likely_as_others)
 {
     enum { PARTS = 16 };

@@ -95,7 +95,8 @@ TEST_EACH(a_fresh_row_of_padding_is_zero, COUNT(paddings))
     store_fixture_close(&f);
 }
 
-/* Each step of what a load does notes at least a piece of every 4 MiB; nothing is done or counted once it is abandoned. */
+/* Each step of what a load does notes at least a piece of every 4 MiB; nothing is done or counted once it is
+ * abandoned. */
 TEST(a_load_counts_its_pieces_and_ends_where_it_is_abandoned)
 {
     struct pieces pieces = {0};
@@ -130,8 +131,8 @@ TEST(a_load_counts_its_pieces_and_ends_where_it_is_abandoned)
     store_fixture_close(&f);
 }
 
-/* Every way to fold, of the models' units: of the big one a block of two slices, cut inside a tensor; of the cut one a tied
- * table in several units, with two visits each. With one part all ways are AdamW. */
+/* Every way to fold, of the models' units: of the big one a block of two slices, cut inside a tensor; of the cut one a
+ * tied table in several units, with two visits each. With one part all ways are AdamW. */
 static const struct way {
     const struct model_config *config;
     enum store_fold how;
@@ -240,7 +241,8 @@ TEST(accumulators_go_round)
     store_fixture_close(&f);
 }
 
-/* In the second of two slices, in every way to fold and both types: at its first element, the last but one, the last. */
+/* In the second of two slices, in every way to fold and both types: at its first element, the last but one, the
+ * last. */
 TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
 {
     const enum store_fold how = (enum store_fold)(_i / 2);

@@ -236,8 +236,8 @@ static void expect_found(const struct store_fixture *f, const char *what, const 
     __atomic_store_n(f->store.checks.damage, OPTIMIZER_WHOLE, __ATOMIC_RELAXED);
 }
 
-/* Each array of each trained tensor in turn, of large models one array of each; the bit is another each time. The step that
- * reads it next tells. */
+/* Each array of each trained tensor in turn, of large models one array of each; the bit is another each time. The step
+ * that reads it next tells. */
 TEST_EACH(a_flipped_bit_is_found_and_named_by_the_next_step, COUNT(ways) * COUNT(forms))
 {
     const struct way *way = way_of(_i);
@@ -326,7 +326,8 @@ TEST_EACH(a_flipped_bit_that_no_step_reads_is_found_by_the_scrub_and_by_a_captur
     store_fixture_close(&f);
 }
 
-/* The change is found whenever it happens before the slice is folded. What is not finite, and as it was sent, is its sender's. */
+/* The change is found whenever it happens before the slice is folded. What is not finite, and as it was sent, is its
+ * sender's. */
 TEST_EACH(a_contribution_that_changed_is_memory_s_fault_and_not_its_sender_s, 3)
 {
     static const enum number_type types[] = {NUMBER_FP32, NUMBER_BF16, NUMBER_FP16};
@@ -419,8 +420,8 @@ static void save_damaged(struct store_fixture *f, const struct victim *victim, c
     close(weights), close(moments);
 }
 
-/* Between its update and its capture a bit of a unit flips: what is written of it is not what was trained. Each array that is
- * saved, in turn. */
+/* Between its update and its capture a bit of a unit flips: what is written of it is not what was trained. Each array
+ * that is saved, in turn. */
 TEST_EACH(a_unit_that_is_damaged_is_not_saved, COUNT(ways) * COUNT(forms))
 {
     const struct way *way = way_of(_i);

@@ -105,7 +105,8 @@ static void check_exact(const struct store_fixture *f)
 
 SUITE_TIMEOUT(60)
 
-/* The three types, short names in the second of two files, and what may be passed over; last, tensors in several units. */
+/* The three types, short names in the second of two files, and what may be passed over; last, tensors in several
+ * units. */
 TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 7)
 {
     static const char *const types[] = {"F32", "F16", "BF16", "F32"};
@@ -360,8 +361,8 @@ TEST_EACH(a_stack_s_table_is_the_model_s_or_refused, 4)
     store_fixture_close(&f);
 }
 
-/* A file of the small, tied model as it should be, but for one tensor, which says what is wrong: weights, or moments and
- * their counts. like: the tensor of the model whose shape the added one has, but for its rows if they are named. Of
+/* A file of the small, tied model as it should be, but for one tensor, which says what is wrong: weights, or moments
+ * and their counts. like: the tensor of the model whose shape the added one has, but for its rows if they are named. Of
  * "updates", rows and updates: how many, and the count of the third tensor, h.0.ln_1.weight. */
 static const struct bad {
     const char *left_out, *added, *like, *type;

@@ -10,7 +10,8 @@ SUITE_TIMEOUT(60)
 
 enum { PARTS = 3 };
 
-/* AdamA, with clipped updates, and SGD with plain momentum; of a tied table in several units, and of a block of two slices. */
+/* AdamA, with clipped updates, and SGD with plain momentum; of a tied table in several units, and of a block of two
+ * slices. */
 static const struct way {
     const struct model_config *config;
     bool tied, sgd;

@@ -1,4 +1,5 @@
-/* The store in its narrower forms: a split master, 16-bit moments, contributions in bf16, held sums, clipped updates. */
+/* The store in its narrower forms: a split master, 16-bit moments, contributions in bf16, held sums, clipped
+ * updates. */
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"

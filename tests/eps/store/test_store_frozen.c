@@ -160,8 +160,8 @@ TEST_EACH(what_was_written_is_loaded_bit_for_bit, COUNT(sets) * 3)
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
-/* Of each form: what is drawn is coded as it is written into the other buffer too, and decoded when it is saved. What is
- * saved is coded to the same decoded weights again. By a plain loop over the matrices of layers. */
+/* Of each form: what is drawn is coded as it is written into the other buffer too, and decoded when it is saved. What
+ * is saved is coded to the same decoded weights again. By a plain loop over the matrices of layers. */
 static const struct {
     enum form base;
     enum number_type precision;

@@ -375,8 +375,8 @@ TEST_EACH(hosts_write_the_files_of_one_and_others_go_on_from_them, TRIES)
     store_fixture_close(&whole), close_hosts(hosts, way->n_hosts), close_hosts(others, n_others);
 }
 
-/* Halfway between two bf16, both of even upper half and of odd. An upper half without its lower one is that of the split
- * nevertheless, and not the nearest even. */
+/* Halfway between two bf16, both of even upper half and of odd. An upper half without its lower one is that of the
+ * split nevertheless, and not the nearest even. */
 TEST(the_upper_halves_of_others_units_are_those_of_the_split)
 {
     const int fds[] = {store_fixture_file(), store_fixture_file()}, i = N_LARGE + 1;

@@ -346,8 +346,8 @@ TEST(a_checkpoint_keeps_them)
     store_fixture_close(&loaded);
 }
 
-/* Of several hosts, by hand as above; one that has none takes nothing for them, and looks at no entry. Each reads its own from
- * the checkpoint of one host. */
+/* Of several hosts, by hand as above; one that has none takes nothing for them, and looks at no entry. Each reads its
+ * own from the checkpoint of one host. */
 TEST_EACH(a_host_has_those_of_its_own_units, 2)
 {
     const uint32_t n_hosts = 2 + (uint32_t)_i;

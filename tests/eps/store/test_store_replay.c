@@ -12,7 +12,8 @@ SUITE_TIMEOUT(60)
 static const struct hyper hyper = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 
-/* Every way to fold that an eager commit has: of a block of two slices, cut inside a tensor; of tied and frozen units. */
+/* Every way to fold that an eager commit has: of a block of two slices, cut inside a tensor; of tied and frozen
+ * units. */
 static const struct way {
     const struct model_config *config;
     uint32_t n_parts;
@@ -119,8 +120,8 @@ TEST_EACH(the_version_before_stands_and_no_bit_changes, COUNT(ways) * COUNT(form
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
-/* What is written after an odd number of updates is the current buffer; what is loaded is in the first, and what is frozen
- * in both. */
+/* What is written after an odd number of updates is the current buffer; what is loaded is in the first, and what is
+ * frozen in both. */
 TEST_EACH(files_hold_the_current_weights_and_a_store_goes_on_from_them, COUNT(forms))
 {
     const int i = (COUNT(ways) - 2) * COUNT(forms) + _i;

@@ -1,4 +1,5 @@
-/* What the store keeps in 16 bits alone and rounds stochastically: weights without a master, sums of a fenced commit. */
+/* What the store keeps in 16 bits alone and rounds stochastically: weights without a master, sums of a fenced
+ * commit. */
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
@@ -99,8 +100,8 @@ static float rounded(enum number_type type, float x, uint16_t bits)
                                : number_from_bf16(number_to_bf16_stochastic(x, bits));
 }
 
-/* As an update in fp32 from the weights that workers had, then rounded by the element's own bits; by each instruction set,
- * some threads, and with replay, which writes elsewhere. */
+/* As an update in fp32 from the weights that workers had, then rounded by the element's own bits; by each instruction
+ * set, some threads, and with replay, which writes elsewhere. */
 TEST_EACH(a_new_weight_is_rounded_by_the_bits_of_its_name, 2 * COUNT(ways) * 3)
 {
     const enum number_type precision = _i % 2 ? NUMBER_FP16 : NUMBER_BF16;
@@ -135,8 +136,8 @@ TEST_EACH(a_new_weight_is_rounded_by_the_bits_of_its_name, 2 * COUNT(ways) * 3)
     store_fixture_close(&f);
 }
 
-/* Of a thirty-second of bf16's spacing at 1.5, where rounding to nearest would leave all weights as they are: each of n steps
- * goes down by a whole space in one case of 32, so their number is binomial. */
+/* Of a thirty-second of bf16's spacing at 1.5, where rounding to nearest would leave all weights as they are: each of n
+ * steps goes down by a whole space in one case of 32, so their number is binomial. */
 TEST(steps_below_the_spacing_count_on_average)
 {
     enum { STEPS = 16, REPEATS = 30 };
@@ -191,8 +192,8 @@ TEST_EACH(saved_and_loaded_it_goes_on_bit_for_bit, 2 * COUNT(ways))
 
 static const struct store_options summing = {.train = true, .fenced = true, .sums = NUMBER_BF16, .seed = SEED};
 
-/* Each addition, of parts and of a tied unit's visits, is rounded by bits of its own. The update has the sum times the step's
- * scale, and the sum of squares is that of the sums as they are held. */
+/* Each addition, of parts and of a tied unit's visits, is rounded by bits of its own. The update has the sum times the
+ * step's scale, and the sum of squares is that of the sums as they are held. */
 TEST_EACH(a_sum_in_bf16_is_rounded_at_each_addition, 6)
 {
     const struct hyper *const hp = &ways[2].hyper;
@@ -310,7 +311,8 @@ static float held(const struct store_fixture *f, const struct model_unit *u, boo
     return (lower ? f->store.tied : f->store.held)[at];
 }
 
-/* Four parts of two visits: in one group, in two, one by one; and the lower visit first. Each is numbered in fold order. */
+/* Four parts of two visits: in one group, in two, one by one; and the lower visit first. Each is numbered in fold
+ * order. */
 static const uint8_t orders[][8] = {{0, 1, 2, 3, 4, 5, 6, 7},
                                     {0, 1, 4, 5, 2, 3, 6, 7},
                                     {0, 4, 1, 5, 2, 6, 3, 7},
@@ -327,8 +329,9 @@ static void fold_in_order(struct store_fixture *f, uint32_t unit, const uint8_t 
     }
 }
 
-/* The gradient of a tied table is the sum over the head's parts and that over the embedding's, added once: by hand in fp32, in
- * either type the same whichever of them comes first. Two units of a table; an earlier step has left its sums. */
+/* The gradient of a tied table is the sum over the head's parts and that over the embedding's, added once: by hand in
+ * fp32, in either type the same whichever of them comes first. Two units of a table; an earlier step has left its
+ * sums. */
 TEST_EACH(a_tied_table_s_visits_are_summed_apart_and_joined_once, 2)
 {
     struct store_options options = summing;

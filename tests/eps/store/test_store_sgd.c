@@ -131,8 +131,9 @@ static void train(struct store_fixture *f, const struct mode *mode, uint64_t fir
             step(f, mode, unit, t);
 }
 
-/* One piece, element by element: all steps of torch.optim.SGD in float64. The master is rounded once a step, and momentum
- * once a fold: (at most) 2^-24 of the largest partial result, which is below 2 visits * 4 parts / (1 - 0.9). */
+/* One piece, element by element: all steps of torch.optim.SGD in float64. The master is rounded once a step, and
+ * momentum once a fold: (at most) 2^-24 of the largest partial result, which is below 2 visits * 4 parts / (1 -
+ * 0.9). */
 static void check_piece(const struct store_fixture *f, const struct mode *mode, const struct store_piece *at,
                         const float *w0, const struct store_values *x)
 {
@@ -257,8 +258,9 @@ TEST_EACH(the_ledger_has_what_the_plan_says, COUNT(modes) * NUMBER_TYPES * 2)
     store_fixture_close(&f);
 }
 
-/* Both visits of a tied unit fold the same part: their roundings are drawn apart, as those of neighbours are. The gradient
- * is a quarter of bf16's spacing above 1: m is rounded up a quarter of the times, and at the second fold again. */
+/* Both visits of a tied unit fold the same part: their roundings are drawn apart, as those of neighbours are. The
+ * gradient is a quarter of bf16's spacing above 1: m is rounded up a quarter of the times, and at the second fold
+ * again. */
 TEST(two_visits_of_one_part_are_rounded_apart)
 {
     const struct mode *mode = &modes[0];

@@ -14,8 +14,8 @@
 
 /* ---- how much there is of it ---- */
 
-/* Of matrices of blocks, and of nothing else: 0.3 of their elements, and a quarter more room; a bit for each place, starts of
- * rows. */
+/* Of matrices of blocks, and of nothing else: 0.3 of their elements, and a quarter more room; a bit for each place,
+ * starts of rows. */
 TEST(a_sparse_unit_has_its_elements_and_their_places)
 {
     const uint64_t sizes[] = {32 * 96, 32 * 32, 32 * 96, 96 * 32}, rows[] = {32, 32, 32, 96};

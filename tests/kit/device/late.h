@@ -1,8 +1,8 @@
 /* tests/kit/device/late.h - the CPU device as one that works beside the host: its three queues are queues.
  *
- * Calls are recorded and run later, whole and one at a time, in any order that marks allow: all on the CPU's kernels, so
- * whoever orders the queues rightly gets the CPU's bits whatever the order, and who forgets a mark does not in some. One
- * device at a time. */
+ * Calls are recorded and run later, whole and one at a time, in any order that marks allow: all on the CPU's kernels,
+ * so whoever orders the queues rightly gets the CPU's bits whatever the order, and who forgets a mark does not in some.
+ * One device at a time. */
 #ifndef TESTS_KIT_DEVICE_LATE_H
 #define TESTS_KIT_DEVICE_LATE_H
 

@@ -75,7 +75,8 @@ static size_t lay_out(bool skewed)
     return end;
 }
 
-/* Opening a device takes its time: one of each type, on the CPU of each number of threads, stays open, until it is too small. */
+/* Opening a device takes its time: one of each type, on the CPU of each number of threads, stays open, until it is too
+ * small. */
 enum { MOST_THREADS = 8 };
 static struct kept {
     struct device *dev;

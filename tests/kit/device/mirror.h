@@ -35,8 +35,8 @@ struct mirror {
 void mirror_open(struct mirror *at, enum number_type type, unsigned n_threads, bool skewed);
 void mirror_close(struct mirror *at);
 
-/* The device gets the arrays as they are; then its operations run; then these arrays (n) come back, and all else must be as
- * it was. */
+/* The device gets the arrays as they are; then its operations run; then these arrays (n) come back, and all else must
+ * be as it was. */
 void mirror_begin(struct mirror *at);
 void mirror_end(struct mirror *at, void *const outputs[], unsigned n);
 

@@ -28,8 +28,8 @@ void *operation_room(enum number_type type, size_t n)
     return mirror_array(n, number_bytes(type));
 }
 
-/* Deviates that were drawn, for all tests of a program, each of which is a process: else drawing them would be two fifths
- * of some tests' time. */
+/* Deviates that were drawn, for all tests of a program, each of which is a process: else drawing them would be two
+ * fifths of some tests' time. */
 enum { SEEDS = 16, MOST_DRAWN = 1 << 18 };
 static struct drawn {
     size_t n;

@@ -45,8 +45,8 @@ double setting_random(uint64_t *state);
 /* 0 .. n-1. */
 uint32_t setting_below(uint64_t *state, uint32_t n);
 
-/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions; a third each of GPT-2,
- * of BERT and RoBERTa, most of them classifiers, and of the families in tests/families. */
+/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions; a third each of
+ * GPT-2, of BERT and RoBERTa, most of them classifiers, and of the families in tests/families. */
 struct model_config setting_random_config(uint64_t *state);
 
 /* A small BERT with labels to predict: a number if it is one. */

@@ -1,12 +1,12 @@
 /* tests/kit/device/timed.h - steps of a worker on the simulated CUDA device, in virtual time (tests/sim/cudasim.h),
  * with a daemon of which only the time is played.
  *
- * The daemon is one thread, the optimizer: it has each slice of a contribution from when the worker contributes it, takes
- * the one of the lowest unit first (eps/store/updater.h), needs the profile's update for it, and frees its slot when it
- * is done. A unit can be pulled in the next step once all its contributions were folded. Each message takes the profile's
- * time: a contribution, a freed slot, a pull and its answer. The worker's own thread takes none: it waits, for slots, units
- * and copies, and begins a step when it has contributed all of the one before. The inbox, the weights and the stash are
- * lent to the device. */
+ * The daemon is one thread, the optimizer: it has each slice of a contribution from when the worker contributes it,
+ * takes the one of the lowest unit first (eps/store/updater.h), needs the profile's update for it, and frees its slot
+ * when it is done. A unit can be pulled in the next step once all its contributions were folded. Each message takes the
+ * profile's time: a contribution, a freed slot, a pull and its answer. The worker's own thread takes none: it waits,
+ * for slots, units and copies, and begins a step when it has contributed all of the one before. The inbox, the weights
+ * and the stash are lent to the device. */
 #ifndef TESTS_KIT_DEVICE_TIMED_H
 #define TESTS_KIT_DEVICE_TIMED_H
 

@@ -21,8 +21,8 @@ struct inprocess_options {
     uint32_t batch, seq, n_parts, microbatch;        /* microbatch 0: a part's rows, or what the planner chooses */
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
-    /* Without a budget: 1 to 8 eighths of the bytes that segments of layers (proto/plan/memory/segments.h) can save are saved.
-     * 0: the inputs of all layers are there from forward to backward */
+    /* Without a budget: 1 to 8 eighths of the bytes that segments of layers (proto/plan/memory/segments.h) can save are
+     * saved. 0: the inputs of all layers are there from forward to backward */
     uint32_t saved_eighths;
     bool derives;                        /* without a budget: as in struct plan_choice */
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */

@@ -10,7 +10,8 @@ int inprocess_values(void *context, uint64_t first, size_t n, float *out)
     return 0;
 }
 
-/* Of a sparse piece: out of a buffer of whole units, to its places in the tensor; or the largest values into the store. */
+/* Of a sparse piece: out of a buffer of whole units, to its places in the tensor; or the largest values into the
+ * store. */
 static void copy_sparse(const struct inprocess *ip, uint32_t unit, const struct model_piece *piece,
                         const float *segment, float *out, const float *values)
 {

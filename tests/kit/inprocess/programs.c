@@ -28,8 +28,8 @@ void programs_gpt2(struct program *p, const struct programs_shape *s)
     program_end(p, program_add(p, r, m, &second));
 }
 
-/* LlamaDecoderLayer: root mean square norms before, rotary positions of base 10,000, grouped heads, a gated unit of SiLU,
- * no biases. Tensors: norm, q, k, v, o, norm, gate, up, down; weights are (in, out). */
+/* LlamaDecoderLayer: root mean square norms before, rotary positions of base 10,000, grouped heads, a gated unit of
+ * SiLU, no biases. Tensors: norm, q, k, v, o, norm, gate, up, down; weights are (in, out). */
 static void write_llama(struct program *p, const struct programs_shape *s)
 {
     const uint32_t head = s->width / s->n_heads;
@@ -57,7 +57,8 @@ static void write_llama(struct program *p, const struct programs_shape *s)
     program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", s->width, &linear), &none));
 }
 
-/* BertLayer: norms after, every query sees all keys, GELU by the error function. Queries, keys and values in one map. */
+/* BertLayer: norms after, every query sees all keys, GELU by the error function. Queries, keys and values in one
+ * map. */
 static void write_bert(struct program *p, const struct programs_shape *s)
 {
     const struct program_norm_options norm = {.epsilon = 1e-5f, .bias = true};

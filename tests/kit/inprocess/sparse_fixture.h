@@ -1,5 +1,5 @@
-/* tests/kit/inprocess/sparse_fixture.h - a small GPT-2 whose blocks' eight matrices are sparse, and its store, for the tests of
- * eps/store/sparse.c and eps/store/rewire.c. */
+/* tests/kit/inprocess/sparse_fixture.h - a small GPT-2 whose blocks' eight matrices are sparse, and its store, for the
+ * tests of eps/store/sparse.c and eps/store/rewire.c. */
 #ifndef TESTS_KIT_INPROCESS_SPARSE_FIXTURE_H
 #define TESTS_KIT_INPROCESS_SPARSE_FIXTURE_H
 
@@ -14,7 +14,8 @@ extern const struct sparse sparse_fixture_usual; /* 0.3 stay, a tenth of these m
 /* Types of weights and moments, and optimizers, whose elements are in other arrays each time. */
 extern const struct store_options sparse_fixture_forms[SPARSE_FIXTURE_FORMS];
 
-/* A fresh sparse store; the dense one, drawn; a sparse one of the dense one's weights. Closed by store_fixture_close. */
+/* A fresh sparse store; the dense one, drawn; a sparse one of the dense one's weights. Closed by
+ * store_fixture_close. */
 void sparse_fixture_open(struct store_fixture *f, const struct sparse *sparse, const struct store_options *options);
 void sparse_fixture_open_dense(struct store_fixture *f);
 void sparse_fixture_open_given(struct store_fixture *f, const struct store_fixture *dense,

@@ -1,5 +1,5 @@
-/* tests/kit/inprocess/stage.h - a daemon's and its peers' sides of sessions on one loop, raw sockets that say anything, and
- * processes. */
+/* tests/kit/inprocess/stage.h - a daemon's and its peers' sides of sessions on one loop, raw sockets that say anything,
+ * and processes. */
 #ifndef TESTS_KIT_INPROCESS_STAGE_H
 #define TESTS_KIT_INPROCESS_STAGE_H
 
@@ -59,8 +59,8 @@ void stage_signal(struct stage *st); /* between the two: each await ends with a 
 void stage_await(struct stage *st);
 void stage_kill(pid_t pid);
 
-/* A daemon in a process of its own, which does nothing but this with each message that comes. It listens on return. Ends
- * with its directory. */
+/* A daemon in a process of its own, which does nothing but this with each message that comes. It listens on return.
+ * Ends with its directory. */
 pid_t stage_begin_daemon(struct stage *st, void (*on_message)(struct session *s, const struct message *m,
                                                               const int *fds, unsigned n_fds));
 void stage_end_daemon(struct stage *st, pid_t pid);
@@ -79,8 +79,8 @@ int raw_try_at(struct raw *raw, struct stage *st, const char *connection);      
 void raw_send(struct raw *raw, const void *bytes, size_t n);
 void raw_say(struct raw *raw, const struct message *m); /* numbered rightly */
 
-/* What a hostile one says: bytes as they are, or a message whose number is off by `skip`. By the channel if there is one, or
- * over the connection. */
+/* What a hostile one says: bytes as they are, or a message whose number is off by `skip`. By the channel if there is
+ * one, or over the connection. */
 struct raw_word {
     const void *bytes; /* (n) */
     size_t n;

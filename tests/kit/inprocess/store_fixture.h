@@ -36,8 +36,8 @@ struct store_piece {
 };
 bool store_fixture_next(const struct store_fixture *f, struct store_piece *at);
 
-/* A contribution to a whole unit, its slices from the top one down, whose order does not matter. g (n_trained) travels as
- * `type`; first, part, visit: as in struct store_contribution. Every slice is taken. */
+/* A contribution to a whole unit, its slices from the top one down, whose order does not matter. g (n_trained) travels
+ * as `type`; first, part, visit: as in struct store_contribution. Every slice is taken. */
 struct store_given {
     const float *g;
     enum number_type type;

@@ -1,9 +1,9 @@
-/* A worker whose device computes wrongly: of slices that it contributes to an audited part, or audits, one bit is another
- * before their digest is made, and always the same one. What is not audited is right, so that runs can be compared. $LIES
- * says which, "3-5", counted from 0; $LIES_END: in which one its process is killed.
+/* A worker whose device computes wrongly: of slices that it contributes to an audited part, or audits, one bit is
+ * another before their digest is made, and always the same one. What is not audited is right, so that runs can be
+ * compared. $LIES says which, "3-5", counted from 0; $LIES_END: in which one its process is killed.
  *
- * $FLIPS: of those that stand in slots of its inbox, counted from 0 apart, one bit becomes another once the digest is made: as if
- * host memory changed. */
+ * $FLIPS: of those that stand in slots of its inbox, counted from 0 apart, one bit becomes another once the digest is
+ * made: as if host memory changed. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <signal.h>

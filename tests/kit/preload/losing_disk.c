@@ -1,6 +1,6 @@
-/* A disk that takes writes and loses them: while the file $LOSING_DISK is there, whose content is the end of a path, what
- * the preloaded program wrote to a file of such a path is in the system's cache alone. It reads back as it was written, until
- * the system forgets it; then its last byte is what the disk has, another one. */
+/* A disk that takes writes and loses them: while the file $LOSING_DISK is there, whose content is the end of a path,
+ * what the preloaded program wrote to a file of such a path is in the system's cache alone. It reads back as it was
+ * written, until the system forgets it; then its last byte is what the disk has, another one. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>

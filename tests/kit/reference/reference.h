@@ -7,8 +7,8 @@
 
 #include "proto/operation/call.h"
 
-/* The call, where every array of numbers is of double, each in a place of its own: what overwrites its input does not here.
- * Forward's statistics are computed anew. Not of zero, round_half and attention_cached. */
+/* The call, where every array of numbers is of double, each in a place of its own: what overwrites its input does not
+ * here. Forward's statistics are computed anew. Not of zero, round_half and attention_cached. */
 void reference_run(const struct call *call);
 
 double reference_activation(enum model_activation activation, double x);

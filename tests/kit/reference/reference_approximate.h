@@ -1,5 +1,5 @@
-/* tests/kit/reference/reference_approximate.h - scores and copies of chosen rows, and values in few bits, plainly and in double: for
- * reference_run. */
+/* tests/kit/reference/reference_approximate.h - scores and copies of chosen rows, and values in few bits, plainly and
+ * in double: for reference_run. */
 #ifndef TESTS_KIT_REFERENCE_REFERENCE_APPROXIMATE_H
 #define TESTS_KIT_REFERENCE_REFERENCE_APPROXIMATE_H
 

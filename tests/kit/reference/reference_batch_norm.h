@@ -1,4 +1,5 @@
-/* tests/kit/reference/reference_batch_norm.h - batch normalisation over a part, plainly and in double: for reference_run. */
+/* tests/kit/reference/reference_batch_norm.h - batch normalisation over a part, plainly and in double: for
+ * reference_run. */
 #ifndef TESTS_KIT_REFERENCE_REFERENCE_BATCH_NORM_H
 #define TESTS_KIT_REFERENCE_REFERENCE_BATCH_NORM_H
 

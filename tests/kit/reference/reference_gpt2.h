@@ -37,8 +37,8 @@ double reference_gpt2_loss_of(const struct reference_gpt2 *ref, const void *batc
 double reference_slope(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint32_t tensor,
                        uint64_t element);
 
-/* One tensor's gradient, that of the mean of n_valid losses, is the slope along a random direction: 1e-5 of the root mean
- * square of its elements, as of a single one; 1e-7 where it is 0 but for rounding. */
+/* One tensor's gradient, that of the mean of n_valid losses, is the slope along a random direction: 1e-5 of the root
+ * mean square of its elements, as of a single one; 1e-7 where it is 0 but for rounding. */
 void reference_check_direction(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint64_t n_valid,
                                const struct reference_gpt2 *gradient, uint32_t tensor, uint64_t *state);
 

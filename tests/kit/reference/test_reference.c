@@ -1,5 +1,5 @@
-/* The reference's gradients against central differences of the reference itself, in double: the error of a difference of
- * step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. And some of its results by hand. */
+/* The reference's gradients against central differences of the reference itself, in double: the error of a difference
+ * of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. And some of its results by hand. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/reference/reference.h"
 #include "tests/kit/test.h"
@@ -438,8 +438,8 @@ TEST(the_calls_of_a_batch_normalisation_make_its_slope_together)
     }
 }
 
-/* 0, 3 and 3 have the mean 2 and the squares 4 + 1 + 1; 6, 6 and 9 the mean 7 and 1 + 1 + 4. All six: mean 4.5, variance
- * (6 + 6 + 3 (2.5^2 + 2.5^2)) / 6 = 8.25. */
+/* 0, 3 and 3 have the mean 2 and the squares 4 + 1 + 1; 6, 6 and 9 the mean 7 and 1 + 1 + 4. All six: mean 4.5,
+ * variance (6 + 6 + 3 (2.5^2 + 2.5^2)) / 6 = 8.25. */
 TEST(moments_of_two_rows_are_joined)
 {
     const double x[] = {0, 3, 3, 6, 6, 9}, want[] = {2, 6, 7, 6};

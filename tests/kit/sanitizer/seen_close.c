@@ -1,6 +1,6 @@
-/* libuv closes descriptors by syscall(SYS_close), which the thread sanitizer does not see: it then takes two threads, of
- * which one had the number before and one has it now, for two that share a file. In whatever is built with that sanitizer,
- * this takes the place of the C library's function, and lets it see. */
+/* libuv closes descriptors by syscall(SYS_close), which the thread sanitizer does not see: it then takes two threads,
+ * of which one had the number before and one has it now, for two that share a file. In whatever is built with that
+ * sanitizer, this takes the place of the C library's function, and lets it see. */
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/syscall.h>

@@ -88,8 +88,8 @@ static int compare(const void *a, const void *b)
     return memcmp(a, b, sizeof(struct block_sum));
 }
 
-/* Sums are linear over bits. So two flips are missed if and only if their own sums are equal, and an odd number of flips is
- * found if `a` of each has an odd number of bits. */
+/* Sums are linear over bits. So two flips are missed if and only if their own sums are equal, and an odd number of
+ * flips is found if `a` of each has an odd number of bits. */
 TEST_EACH(any_two_bits_and_any_odd_number_of_bits_are_found, MOST)
 {
     const size_t n = (size_t)(_i + 1) * BLOCK_SUM_VECTOR, n_bits = 8 * n;

@@ -19,8 +19,8 @@ SUITE_FIXTURE(setup, processes_remove)
 #define ALL UINT64_MAX
 enum { OWN, AROUND, NONE, OLDER, SCENARIOS };
 
-/* One after the other, in a fresh tree for each scenario: a file of fs/ is written, if one is named; then a process with
- * this membership, if one is given, has so much available. */
+/* One after the other, in a fresh tree for each scenario: a file of fs/ is written, if one is named; then a process
+ * with this membership, if one is given, has so much available. */
 static const struct {
     int scenario;
     const char *file, *text, *membership;

@@ -1,7 +1,7 @@
 /* JSON as text: numbers as Python's repr has them, and values as json.dumps writes them.
  *
- * test_dump numbers FILE is for tests/oracle/spelled_numbers.py: FILE has a hexadecimal real per line; it prints what dump_real makes
- * of each. */
+ * test_dump numbers FILE is for tests/oracle/spelled_numbers.py: FILE has a hexadecimal real per line; it prints what
+ * dump_real makes of each. */
 #include "proto/base/dump.h"
 #include "proto/base/wide.h"
 #include "tests/kit/test.h"

@@ -55,9 +55,9 @@ TEST(a_log_line_is_one_line_with_the_name_in_front)
     ck_assert_str_eq(lines + n - 2, "a\n");
 }
 
-/* Stops what stderr is written to, a terminal by flow control and a pipe by filling it; says `lines` lines into it; lets it
- * go on, and says one more. out: what came of that. A terminal cannot be filled for certain: the kernel moves bytes out
- * of its buffer whenever it likes. */
+/* Stops what stderr is written to, a terminal by flow control and a pipe by filling it; says `lines` lines into it;
+ * lets it go on, and says one more. out: what came of that. A terminal cannot be filled for certain: the kernel moves
+ * bytes out of its buffer whenever it likes. */
 static void stall(char *out, size_t cap, int reader, int writer, unsigned lines)
 {
     static char filler[4096];

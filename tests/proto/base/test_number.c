@@ -160,7 +160,8 @@ TEST(over_all_random_numbers_the_mean_is_the_value)
     }
 }
 
-/* In fp16, too, up to its largest numbers; below 2^-14 of values in steps of 2^-40. Then what is exact, and infinities. */
+/* In fp16, too, up to its largest numbers; below 2^-14 of values in steps of 2^-40. Then what is exact, and
+ * infinities. */
 TEST(over_all_random_numbers_the_mean_in_fp16_is_the_value)
 {
     static const float values[] = {0,      0x1p-40f,     0x1.8p-25f,  0x1.2346p-20f, 0x1.23456p-15f, 0x1.fffffep-15f,
@@ -193,8 +194,8 @@ __attribute__((target("f16c"))) static float from_fp16(uint16_t half)
     return _cvtsh_ss(half);
 }
 
-/* Under one upper half: what is not as the processor's instruction has it, or does not join as promised. A master from 2^-17
- * on joins exactly, a smaller one within half a step of 2^-40, and from 65536 on to an infinity. */
+/* Under one upper half: what is not as the processor's instruction has it, or does not join as promised. A master from
+ * 2^-17 on joins exactly, a smaller one within half a step of 2^-40, and from 65536 on to an infinity. */
 static unsigned n_fp16_wrong(uint32_t upper)
 {
     unsigned n = 0;

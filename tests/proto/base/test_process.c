@@ -243,7 +243,7 @@ TEST(a_process_that_follows_its_parent_ends_with_it)
     ck_assert_int_eq(WTERMSIG(status), SIGTERM);
 }
 
-/* ---- a parent of several threads ---------------------------------------------------------------------------------- */
+/* ---- a parent of several threads --------------------------------------------------------------------------------- */
 
 static int to_follower[2], from_follower[2];
 
@@ -273,8 +273,9 @@ static void *end_first_thread(void *leave)
     return NULL;
 }
 
-/* The thread that made it ends, then the parent's first one; the follower lives until the last one has ended. Not under thread
- * sanitizer: a process that several threads' process forked gets no signal there before it is another program. */
+/* The thread that made it ends, then the parent's first one; the follower lives until the last one has ended. Not under
+ * thread sanitizer: a process that several threads' process forked gets no signal there before it is another
+ * program. */
 TEST_IF(a_process_that_follows_its_parent_outlives_threads_of_it, !THREAD_SANITIZED)
 {
     int leave[2], status;

@@ -1,4 +1,5 @@
-/* tests/proto/model/config_texts.h - beginnings of a config.json of each family. JSON is written with ' for " (quoted). */
+/* tests/proto/model/config_texts.h - beginnings of a config.json of each family. JSON is written with ' for "
+ * (quoted). */
 #ifndef TESTS_PROTO_MODEL_CONFIG_TEXTS_H
 #define TESTS_PROTO_MODEL_CONFIG_TEXTS_H
 

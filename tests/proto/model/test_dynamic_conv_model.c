@@ -1,5 +1,5 @@
-/* Encoder-decoders with dynamic convolutions: the numbers of their configurations, their kinds of blocks, what is refused, and
- * the published model's size. */
+/* Encoder-decoders with dynamic convolutions: the numbers of their configurations, their kinds of blocks, what is
+ * refused, and the published model's size. */
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
@@ -156,8 +156,8 @@ TEST(a_gate_is_as_wide_again)
 }
 
 /* lightconv_iwslt_de_en of fairseq, with dynamic convolutions. By hand: an encoder's block has linear1 and linear2 of
- * 512 * 513, maps of 512 * 1025 + 1024 * 513 - 512 in all, and two norms of 1,024; a decoder's block besides four maps of
- * 512 * 513 and a norm; a kernel 2,048 a tap. */
+ * 512 * 513, maps of 512 * 1025 + 1024 * 513 - 512 in all, and two norms of 1,024; a decoder's block besides four maps
+ * of 512 * 513 and a norm; a kernel 2,048 a tap. */
 TEST(the_published_model_has_its_size)
 {
     const uint64_t map = 512 * 513, maps = 1024 * 513 + 512 * 1025, encoder = 2 * map + maps + 2 * 1024,

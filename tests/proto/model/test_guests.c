@@ -50,7 +50,8 @@ static void check_tensor(const struct model *m, const char *name, uint64_t rows,
     ck_assert_uint_eq(tensor->shape[1], columns);
 }
 
-/* Blocks 1 and 3 share a program, 0 and 2 have each their own. Names are found with and without each family's prefix. */
+/* Blocks 1 and 3 share a program, 0 and 2 have each their own. Names are found with and without each family's
+ * prefix. */
 TEST(a_guest_is_what_its_config_has_at_its_place)
 {
     struct model m;
@@ -145,8 +146,8 @@ static void check_list(const json_t *config, const char *want)
 #define B(more)    "\"config\":{\"layer_types\":[\"p\",\"q\",\"r\",\"s\"" more "],\"model_type\":\"gemma3_text\"}"
 #define OF(blocks) "{\"blocks\":[" blocks "],"
 
-/* Configs that say the same of their blocks share an entry; one that no block has any more is left out; grown blocks are what
- * they copy, in lists of kinds, too. */
+/* Configs that say the same of their blocks share an entry; one that no block has any more is left out; grown blocks
+ * are what they copy, in lists of kinds, too. */
 TEST(a_config_gets_guests_block_by_block)
 {
     json_t *config = json_pack("{s:s}", "model_type", "gpt2"),

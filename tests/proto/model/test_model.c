@@ -53,8 +53,8 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Whatever the configuration: pieces fill units, trained ones first, units fill the segment, and every row of every tensor
- * is in one piece. */
+/* Whatever the configuration: pieces fill units, trained ones first, units fill the segment, and every row of every
+ * tensor is in one piece. */
 static void check_units(void)
 {
     uint64_t *rows = calloc(m.n_tensors, sizeof *rows);

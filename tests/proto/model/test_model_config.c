@@ -321,8 +321,8 @@ TEST(the_check_alone_refuses_hostile_numbers)
     }
 }
 
-/* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. The key stays the one that
- * came; what says the right thing already stays as it is, blanks and all. */
+/* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. The key stays the one
+ * that came; what says the right thing already stays as it is, blanks and all. */
 TEST(a_config_says_the_type_of_the_weights_beside_it)
 {
 #define SAME  "{'torch_dtype': 'float32', 'vocab_size': 50257}"

@@ -124,7 +124,8 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
         ck_assert_float_eq(reals[i][0], reals[i][1]);
 }
 
-/* As Gemma3TextConfig of transformers 5.23 fills it in, which has no hidden_act; the third file is as those of 2025 were. */
+/* As Gemma3TextConfig of transformers 5.23 fills it in, which has no hidden_act; the third file is as those of 2025
+ * were. */
 static const struct {
     const char *text;
     uint64_t sliding;
@@ -148,8 +149,8 @@ static const struct {
     {GEMMA3 ", 'sliding_window_pattern': 2, '_sliding_window_pattern': 3}", 0x15, 0, 0, 4096, 256},
 };
 
-/* Beside a rope_scaling, the rope_type of transformers 5.23 is "default" unless that object has one itself: a type, its old
- * name, counts for nothing. */
+/* Beside a rope_scaling, the rope_type of transformers 5.23 is "default" unless that object has one itself: a type, its
+ * old name, counts for nothing. */
 static const struct {
     const char *text;
     int scaling;
@@ -223,7 +224,8 @@ TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
     ck_assert_float_eq(d->logit_cap, gemma3s[_i].cap);
 }
 
-/* As GemmaConfig of transformers 5.23 fills it in, which takes gelu for its tanh form; hidden_activation is of older files. */
+/* As GemmaConfig of transformers 5.23 fills it in, which takes gelu for its tanh form; hidden_activation is of older
+ * files. */
 static const char *const gemmas[] = {
     GEMMA "}",
     GEMMA ", 'hidden_act': 'gelu', 'use_bidirectional_attention': null, 'hidden_activation': null, 'head_dim': 256}",

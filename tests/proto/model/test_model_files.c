@@ -42,8 +42,8 @@ TEST(what_was_read_is_written_as_it_was)
     json_decref(again);
 }
 
-/* Of several templates: chat_template.jinja and the folder, with settings beside them or without; in between they are a list, as a
- * checkpoint has them, which is read like any. */
+/* Of several templates: chat_template.jinja and the folder, with settings beside them or without; in between they are a
+ * list, as a checkpoint has them, which is read like any. */
 TEST_EACH(a_folder_of_templates_is_written_as_it_was, 2)
 {
     static const char settings[] =

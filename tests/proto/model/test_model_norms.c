@@ -25,7 +25,8 @@ static const char gpt2[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\
                   gelu[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 8, \"n_inner\": 16, "
                            "\"n_positions\": 16, \"vocab_size\": 20}";
 
-/* A block has 8*24 + 24, 8*8 + 8, 8*16 + 16, 16*8 + 8 and twice 16 elements: 600, on the device 608 before the norms. */
+/* A block has 8*24 + 24, 8*8 + 8, 8*16 + 16, 16*8 + 8 and twice 16 elements: 600, on the device 608 before the
+ * norms. */
 TEST(a_block_s_contribution_ends_with_its_norms)
 {
     struct model m;

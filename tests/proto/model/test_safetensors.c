@@ -291,8 +291,8 @@ TEST(a_header_length_that_lies_is_refused)
     check_refused(-1, -EBADF, "cannot be looked at");
 }
 
-/* Half of the bytes are brackets: the parser must stop at its depth, not at the end of the stack. And one value must not
- * take many times the header's bytes. */
+/* Half of the bytes are brackets: the parser must stop at its depth, not at the end of the stack. And one value must
+ * not take many times the header's bytes. */
 TEST(a_deeply_nested_header_is_refused)
 {
     const size_t n = 1 << 20;

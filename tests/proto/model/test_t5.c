@@ -1,5 +1,5 @@
-/* T5: the numbers of its configurations, the buckets of its distances, and how rows are divided into source and target, as in
- * transformers 5.23. */
+/* T5: the numbers of its configurations, the buckets of its distances, and how rows are divided into source and target,
+ * as in transformers 5.23. */
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 

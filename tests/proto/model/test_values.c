@@ -1,4 +1,5 @@
-/* The places of boundary values: of two that are needed at once each has its own, and there are no more than are needed. */
+/* The places of boundary values: of two that are needed at once each has its own, and there are no more than are
+ * needed. */
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
 #include "tests/kit/device/setting.h"
@@ -179,9 +180,9 @@ TEST(so_they_are_in_every_family)
     }
 }
 
-/* By hand. Passing: r, s and t; in fp32 the sum. Outside training four at once: the input with the first layer's outputs, or
- * n with r, s and t. Gradients: the output's, which becomes r's; t's, which becomes s's; the sum's; in fp32 that of n, which
- * several layers read. */
+/* By hand. Passing: r, s and t; in fp32 the sum. Outside training four at once: the input with the first layer's
+ * outputs, or n with r, s and t. Gradients: the output's, which becomes r's; t's, which becomes s's; the sum's; in fp32
+ * that of n, which several layers read. */
 TEST(an_entangled_block_has_the_places_that_are_counted_by_hand)
 {
     const struct model_config config = entangled(3);
@@ -212,7 +213,8 @@ static void open_image_net(struct model *m, const char *text)
 }
 
 /* Layers: the first convolution, its norm; of each block two, or three, to a convolution's result, and the sum.
- * ResNet-18's first stage has no shortcut, so the sum there begins with what the norm above the first convolution gave. */
+ * ResNet-18's first stage has no shortcut, so the sum there begins with what the norm above the first convolution
+ * gave. */
 static const struct {
     const char *text;
     struct {

@@ -270,7 +270,8 @@ TEST(a_bias_of_logits_may_have_the_head_s_name_too)
     model_free(&model);
 }
 
-/* What is missing is named, in the model's order. Nothing below the head may be, nor anything where training goes on. */
+/* What is missing is named, in the model's order. Nothing below the head may be, nor anything where training goes
+ * on. */
 TEST(a_classifier_may_begin_without_its_head)
 {
     static const struct {

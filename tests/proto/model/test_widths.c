@@ -149,8 +149,8 @@ TEST_EACH(what_is_no_list_of_widths_is_refused, COUNT(refused))
     ck_assert_holds(err.text, refused[_i].words);
 }
 
-/* The planner tells apart at most 32 kinds: here an encoder and a decoder of 24 blocks each, with kernels of three sizes and
- * feed-forward layers of eight widths. */
+/* The planner tells apart at most 32 kinds: here an encoder and a decoder of 24 blocks each, with kernels of three
+ * sizes and feed-forward layers of eight widths. */
 TEST(blocks_of_too_many_shapes_are_refused)
 {
     static const char kernels[] = "[3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7, 3, 5, 7]";

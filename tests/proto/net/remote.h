@@ -1,4 +1,5 @@
-/* tests/proto/net/remote.h - a daemon's tcp port on a stage, and a worker's side of it by hand. One of them at a time. */
+/* tests/proto/net/remote.h - a daemon's tcp port on a stage, and a worker's side of it by hand. One of them at a
+ * time. */
 #ifndef TESTS_PROTO_NET_REMOTE_H
 #define TESTS_PROTO_NET_REMOTE_H
 

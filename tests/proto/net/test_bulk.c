@@ -1,5 +1,5 @@
-/* Ranges over a connection of their own: what arrives is what was sent, in every cipher; a peer that does not consume, or
- * that sends something else, costs nobody but itself. */
+/* Ranges over a connection of their own: what arrives is what was sent, in every cipher; a peer that does not consume,
+ * or that sends something else, costs nobody but itself. */
 #include "proto/net/bulk.h"
 #include "proto/wire/wire.h"
 #include "tests/kit/inprocess/stage.h"
@@ -286,7 +286,8 @@ static void on_waited(uv_work_t *work, int status)
     (void)work, (void)status;
 }
 
-/* With the last thread the struct is the caller's again, who frees it: a sanitizer sees whether anybody reads it later. */
+/* With the last thread the struct is the caller's again, who frees it: a sanitizer sees whether anybody reads it
+ * later. */
 static void on_closed_free(struct bulk *b)
 {
     sender.n_closed++;

@@ -1,5 +1,5 @@
-/* The handshake and the frames after it, against tests/oracle/handshake.py, which is plain Python; and against everybody
- * without the key, or in between. */
+/* The handshake and the frames after it, against tests/oracle/handshake.py, which is plain Python; and against
+ * everybody without the key, or in between. */
 #include "proto/net/cipher.h"
 #include "proto/net/handshake.h"
 #include "tests/kit/test.h"

@@ -184,7 +184,8 @@ TEST(workers_that_come_at_once_all_come_in)
     stage_run_until(&remote_stage, &remote_epsd.n_turned_away, AT_ONCE);
 }
 
-/* 10,000 connections that say hello and no more, as fast as the daemon takes them, from 200 addresses and the worker's. */
+/* 10,000 connections that say hello and no more, as fast as the daemon takes them, from 200 addresses and the
+ * worker's. */
 TEST(unfinished_handshakes_keep_no_worker_out)
 {
     static const uint8_t begun[HANDSHAKE_HELLO_BYTES] = {0x51, 0xe9, 7, 0, 1, 2, 1, [32] = 9};

@@ -1,5 +1,5 @@
-/* A job through two proxies: each message is handed over with its bytes in place, and segments end at each side's proxy. The
- * test is both sessions. */
+/* A job through two proxies: each message is handed over with its bytes in place, and segments end at each side's
+ * proxy. The test is both sessions. */
 #include "proto/net/proxy.h"
 
 #include "proto/net/bulk.h"
@@ -253,8 +253,8 @@ static void release(void)
     expect_message(daemon_end, MESSAGE_RELEASE);
 }
 
-/* With the block's unit came what is known of the share's tokens, in that buffer alone; its contribution ends with those of
- * the step. Those of another step stay. */
+/* With the block's unit came what is known of the share's tokens, in that buffer alone; its contribution ends with
+ * those of the step. Those of another step stay. */
 static void check_norms(const struct plan_goal *goal)
 {
     const size_t first = plan_data_norms_at(goal, &model, 0, 0), second = plan_data_norms_at(goal, &model, 1, 0),

@@ -1,5 +1,5 @@
-/* Which implementation computes attention, by what a device told of the families' shapes (tests/gpu/RECORD.md, the lines
- * family-*), by what device/cuda/README.md lists, and by what cuDNN plans for (tests/gpu/test_dnn.c). */
+/* Which implementation computes attention, by what a device told of the families' shapes (tests/gpu/RECORD.md, the
+ * lines family-*), by what device/cuda/README.md lists, and by what cuDNN plans for (tests/gpu/test_dnn.c). */
 #include "proto/operation/attention_path.h"
 #include "tests/kit/test.h"
 

@@ -32,8 +32,8 @@ static const struct {
     /* ours are faster */
     {PLAN_ATTENTION_SCORES, 16, 1024, 12, 0, 768, PLAN_ATTENTION_OWN, 16, 12, 16 * 1024 * 12 * 8},
     {PLAN_ATTENTION_SCORES, 2, 8192, 32, 0, 4096, PLAN_ATTENTION_OWN, 2, 32, 2 * 8192 * 32 * 8},
-    /* a head alone would be 1 GiB and more; a row that is not of whole 128 tokens; heads of 20, and of 160; one token; rows
-     * whose statistics are 9 numbers each */
+    /* a head alone would be 1 GiB and more; a row that is not of whole 128 tokens; heads of 20, and of 160; one token;
+     * rows whose statistics are 9 numbers each */
     {PLAN_ATTENTION_SCORES, 1, 24576, 32, 0, 3072, PLAN_ATTENTION_OWN, 1, 32, 24576 * 32 * 8},
     {PLAN_ATTENTION_SCORES, 1, 1000, 12, 0, 1536, PLAN_ATTENTION_OWN, 1, 12, 1000 * 12 * 8},
     {PLAN_ATTENTION_ORDERED, 1, 64, 4, 0, 80, PLAN_ATTENTION_OWN, 1, 4, 64 * 4 * 8},
@@ -103,8 +103,8 @@ static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, en
     return workspace_of(way, &goal, dropout, 0);
 }
 
-/* Two heads of 256 tokens: 2 KiB of delta, 256 KiB of scores and 256 bytes, where ours takes 4 KiB. As the inner width is
- * small, no step of backward takes more than attention's. */
+/* Two heads of 256 tokens: 2 KiB of delta, 256 KiB of scores and 256 bytes, where ours takes 4 KiB. As the inner width
+ * is small, no step of backward takes more than attention's. */
 TEST(a_block_has_room_for_it_where_it_is_computed_so)
 {
     const uint64_t own = workspace(PLAN_ATTENTION_OWN, PLAN_TRAIN, NUMBER_BF16, 0);

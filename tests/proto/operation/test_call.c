@@ -34,7 +34,8 @@ static const struct {
      CALL_RATE_ATTENTION_BACKWARD,
      10 * 8 * 5 * 6,
      0},
-    /* 2 queries that see 4 keys and 5, of which a window leaves 4 each; 4 from the first on, which see 1 to 4, or 2 at most. */
+    /* 2 queries that see 4 keys and 5, of which a window leaves 4 each; 4 from the first on, which see 1 to 4, or 2 at
+     * most. */
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 3, .width = 6, .n_positions = 8}},
      CALL_RATE_ATTENTION,
      4 * (4 + 5) * 6,
@@ -78,10 +79,10 @@ TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
     ck_assert_uint_eq(work.rows, computing[_i].rows);
 }
 
-/* On 132 multiprocessors, in bf16, by hand. Full rows: 2 tiles of queries of 12 heads are 24 blocks, a round that 132 would
- * fit; of 300 heads 600, five rounds. Causal rows: 8 tiles of 12 heads are 96, of which the longest has 16 / 9 of a mean one's
- * keys; of 64 heads 512, and none waits. Of gradients there are 4 and 16 tiles of queries and of keys: 48, 1,200 and 192
- * blocks, in shares of 3 and 4 of 7. */
+/* On 132 multiprocessors, in bf16, by hand. Full rows: 2 tiles of queries of 12 heads are 24 blocks, a round that 132
+ * would fit; of 300 heads 600, five rounds. Causal rows: 8 tiles of 12 heads are 96, of which the longest has 16 / 9 of
+ * a mean one's keys; of 64 heads 512, and none waits. Of gradients there are 4 and 16 tiles of queries and of keys: 48,
+ * 1,200 and 192 blocks, in shares of 3 and 4 of 7. */
 static const struct {
     bool full;
     size_t n_tokens, n_heads;
@@ -115,8 +116,9 @@ TEST_EACH(attention_lasts_as_long_as_its_last_blocks, COUNT(idle))
     }
 }
 
-/* 35 images are two blocks and three by themselves. The library adds weights' gradients to a copy, and those of inputs where they
- * are added; not to three channels. It has neither biases nor gradients of groups, nor fp32; images of 50 bytes begin anywhere. */
+/* 35 images are two blocks and three by themselves. The library adds weights' gradients to a copy, and those of inputs
+ * where they are added; not to three channels. It has neither biases nor gradients of groups, nor fp32; images of 50
+ * bytes begin anywhere. */
 static const struct {
     enum call_kind kind;
     struct device_conv2d conv;
@@ -180,7 +182,8 @@ static const struct {
     {{CALL_norm, .norm = {.m = 3, .n = 5}}, 2 * (15 + 5), 2 * 15 + 4 * 6},
     {{CALL_norm, .norm = {.m = 3, .n = 5, .bias = given}}, 2 * (15 + 5 + 5), 2 * 15 + 4 * 6},
     {{CALL_norm_backward, .norm = {.m = 3, .n = 5, .accumulate = true}}, 2 * (3 * 15 + 5) + 4 * 6, 2 * 15},
-    /* Of a sum both operands are read instead of it, and it is written where it is wanted; the gradient of its branch. */
+    /* Of a sum both operands are read instead of it, and it is written where it is wanted; the gradient of its
+     * branch. */
     {{CALL_norm, .norm = {.m = 3, .n = 5, .add.h = given}}, 2 * (2 * 15 + 5), 2 * 15 + 4 * 6},
     {{CALL_norm, .norm = {.m = 3, .n = 5, .add = {.h = given, .y = (void *)given}}}, 2 * (2 * 15 + 5), 2 * 30 + 4 * 6},
     {{CALL_norm_backward, .norm = {.m = 3, .n = 5, .add.y = (void *)given}}, 2 * (2 * 15 + 5) + 4 * 6, 2 * 30},
@@ -215,8 +218,8 @@ static const struct {
     {{CALL_rope, .rope = {.n_rows = 2, .n_tokens = 3, .n_heads = 2, .head_width = 8, .n_rotated = 4, .stride = 40}},
      2 * 48,
      2 * 48},
-    /* 12 values of each of 8 queries, their output and gradients; 6 of keys and 6 of values of each of 10 keys; 4 sums of
-     * each query. */
+    /* 12 values of each of 8 queries, their output and gradients; 6 of keys and 6 of values of each of 10 keys; 4 sums
+     * of each query. */
     {{CALL_attention, .attention = {2, 4, 4, 12, .n_kv_heads = 2, .full = true, .kv = given, .n_keys = 5}},
      2 * (96 + 120),
      2 * 96 + 4 * 32},

@@ -1,4 +1,5 @@
-/* Programs of images: tokens as pixels, and the mean of an image, which is one element of a row; gradients from means. */
+/* Programs of images: tokens as pixels, and the mean of an image, which is one element of a row; gradients from
+ * means. */
 #include "device/find.h"
 #include "proto/operation/operation.h"
 #include "tests/kit/test.h"
@@ -200,8 +201,8 @@ TEST_EACH(a_gradient_from_means_is_that_of_an_image_of_means, COUNT(convolutions
     free(want), free(got);
 }
 
-/* An image that is its own means loses nothing by them: with whole numbers, of which every sum is exact, the gradient is the exact
- * one to the bit. */
+/* An image that is its own means loses nothing by them: with whole numbers, of which every sum is exact, the gradient
+ * is the exact one to the bit. */
 TEST_EACH(of_constant_blocks_the_gradient_is_exact, COUNT(convolutions) * COUNT(sides))
 {
     struct pooled p = open_pooled(_i);
@@ -221,7 +222,8 @@ TEST_EACH(of_constant_blocks_the_gradient_is_exact, COUNT(convolutions) * COUNT(
     free(want), free(got);
 }
 
-/* It is linear in the image, as the exact one is: what it lacks is the gradient of what the means leave of the image. */
+/* It is linear in the image, as the exact one is: what it lacks is the gradient of what the means leave of the
+ * image. */
 TEST_EACH(what_means_lose_is_the_gradient_of_what_they_leave, COUNT(convolutions) * COUNT(sides))
 {
     struct pooled p = open_pooled(_i);

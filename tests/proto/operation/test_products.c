@@ -1,5 +1,5 @@
-/* Which algorithm computes which product: timed in the simulator's time, kept in a profile, and left alone where it means
- * nothing. */
+/* Which algorithm computes which product: timed in the simulator's time, kept in a profile, and left alone where it
+ * means nothing. */
 #include "device/worker/profile.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
@@ -33,8 +33,8 @@ static double now(void)
 enum { FIRST, SECOND, THIRD };
 static const uint32_t ids[] = {21, 66, 67};
 
-/* The third is twice as fast as the first, and an eighth where rows are summed over, and there is none in fp32, where the
- * second is a quarter faster, but slower where rows are summed over. */
+/* The third is twice as fast as the first, and an eighth where rows are summed over, and there is none in fp32, where
+ * the second is a quarter faster, but slower where rows are summed over. */
 static uint32_t fastest(enum number_type type, enum products_kind kind)
 {
     return ids[type == NUMBER_BF16 ? THIRD : kind == PRODUCTS_WEIGHTS ? FIRST : SECOND];

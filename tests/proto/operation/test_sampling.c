@@ -1,4 +1,5 @@
-/* Which rows of a product's operands stand for all: those where the product of both norms is largest, whatever either is. */
+/* Which rows of a product's operands stand for all: those where the product of both norms is largest, whatever either
+ * is. */
 #include "proto/operation/operation.h"
 #include "tests/kit/device/mirror.h"
 #include "tests/kit/test.h"
@@ -10,8 +11,8 @@ enum { ROWS = 2, TOKENS = 20, CHOSEN = 6, X = 3, DY = 2 };
 SUITE_LABELS(on_cuda)
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* Tokens whose products, 100, 50 and 30, leave 17 * 0.01 for all others: the largest ones win, in this order. The norms of
- * x alone, or those of dy, would order them otherwise. */
+/* Tokens whose products, 100, 50 and 30, leave 17 * 0.01 for all others: the largest ones win, in this order. The norms
+ * of x alone, or those of dy, would order them otherwise. */
 static const struct {
     size_t token;
     float x, dy;

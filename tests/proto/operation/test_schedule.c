@@ -11,9 +11,9 @@
 
 static const struct programs_shape plain = {8, 2, 1, 32, 0}, dropping = {8, 2, 1, 32, 0.1f};
 
-/* A step as `norm ln_1`, `linear attn.c_attn+`: with the activation behind it, or before it on the way back; `add+` with the
- * norm behind it, `x norm ln_1+` with the gradient of what dropout let through before it; W: the gradients of the weights;
- * x: of the input, `x+` where they are added. */
+/* A step as `norm ln_1`, `linear attn.c_attn+`: with the activation behind it, or before it on the way back; `add+`
+ * with the norm behind it, `x norm ln_1+` with the gradient of what dropout let through before it; W: the gradients of
+ * the weights; x: of the input, `x+` where they are added. */
 static void print_step(char *out, size_t n, const struct program *p, const struct schedule_step *step)
 {
     const struct program_operation *op = &p->operations[step->operation];
@@ -82,8 +82,8 @@ static void count_biases(struct device *dev, struct call *call)
 }
 CALL_TABLE(count_biases)
 
-/* Of the four maps of a block, the step that makes the gradient of the activation's operand makes that of the operand's bias.
- * Of a frozen bias neither does. */
+/* Of the four maps of a block, the step that makes the gradient of the activation's operand makes that of the operand's
+ * bias. Of a frozen bias neither does. */
 TEST(a_bias_s_gradient_comes_with_that_of_its_map_s_result_behind_an_activation)
 {
     static const struct device_ops table = {.name = "counted", DEVICE_CALLS(CALL_ROW)};
@@ -107,8 +107,8 @@ TEST(a_bias_s_gradient_comes_with_that_of_its_map_s_result_behind_an_activation)
     ck_assert(n_reduced == 6 && n_in_products == 1);
 }
 
-/* Forward does not store a sum that the norm alone reads, if backward makes it again; and then the norm's result takes the
- * place of what was added. The residual of GPT-2, or a sum that is kept, is stored. */
+/* Forward does not store a sum that the norm alone reads, if backward makes it again; and then the norm's result takes
+ * the place of what was added. The residual of GPT-2, or a sum that is kept, is stored. */
 TEST(a_sum_that_its_norm_alone_reads_is_not_stored)
 {
     static struct program p;
@@ -181,8 +181,8 @@ static void adapt(struct program *p, const char *modules, const char *trained)
                   &(struct program_adaptation){.all = {2, 1}, .modules = modules, .trained = trained, .dropout = 0.5f});
 }
 
-/* An adapter follows its map, and the activation is then a step of its own. Of the base no gradient of a tensor is made:
- * what only those would read, such as the input of mlp.c_fc, is neither kept nor computed again. */
+/* An adapter follows its map, and the activation is then a step of its own. Of the base no gradient of a tensor is
+ * made: what only those would read, such as the input of mlp.c_fc, is neither kept nor computed again. */
 TEST(an_adapters_steps_are_written_out_and_the_base_contributes_nothing)
 {
     static struct program p;
@@ -245,8 +245,8 @@ TEST(a_linear_map_may_be_the_last_of_backward)
     ck_assert_int_lt(of_output->last, of_input->first);
 }
 
-/* y = convolution(activation(x)): what the activation's gradient is made over is what the convolution writes, and that it cannot
- * write over the gradient that it reads, though all below it are done in place. */
+/* y = convolution(activation(x)): what the activation's gradient is made over is what the convolution writes, and that
+ * it cannot write over the gradient that it reads, though all below it are done in place. */
 TEST(a_convolution_does_not_write_over_the_gradient_that_it_reads)
 {
     static struct program p;
@@ -263,8 +263,8 @@ TEST(a_convolution_does_not_write_over_the_gradient_that_it_reads)
     ck_assert_int_eq(s.passes, false);
 }
 
-/* y = r + (m + linear(norm(r))): r's gradient, which the norm adds to, is in the output's place. m's is not, and is copied
- * before. */
+/* y = r + (m + linear(norm(r))): r's gradient, which the norm adds to, is in the output's place. m's is not, and is
+ * copied before. */
 TEST(a_gradient_is_copied_for_an_input_before_it_is_added_to_for_another)
 {
     static struct program p;
@@ -284,8 +284,8 @@ TEST(a_gradient_is_copied_for_an_input_before_it_is_added_to_for_another)
     ck_assert_int_eq(s.buffers[s.gradients[1]].boundary, 1);
 }
 
-/* Other layers of the block still read it: x's gradient is a copy, and so is that of what the norm gives to both the map and
- * the sum. */
+/* Other layers of the block still read it: x's gradient is a copy, and so is that of what the norm gives to both the
+ * map and the sum. */
 TEST(the_gradient_of_a_sum_that_layers_share_is_never_added_to)
 {
     static struct program p;
@@ -306,7 +306,8 @@ TEST(the_gradient_of_a_sum_that_layers_share_is_never_added_to)
 }
 
 /* Both convolutions behind a relu share its means, which are taken when backward needs them; the first one's input is a
- * boundary's, so it is read as it is. 5 x 5 pixels of 6 channels are 3 x 3 means of 2 x 2, and fewer of larger blocks. */
+ * boundary's, so it is read as it is. 5 x 5 pixels of 6 channels are 3 x 3 means of 2 x 2, and fewer of larger
+ * blocks. */
 TEST(means_are_what_backward_reads_of_a_convolution_s_input)
 {
     static struct program p;
@@ -339,8 +340,8 @@ TEST(means_are_what_backward_reads_of_a_convolution_s_input)
     ck_assert_int_eq(program_sampler(&p, a), -1);
 }
 
-/* Forward keeps signs and rows, and backward reads these. What it must make of all rows, here the norm's operand, is made
- * from the layer's input again, and the rows serve as they were kept; if they were not, the same are chosen. */
+/* Forward keeps signs and rows, and backward reads these. What it must make of all rows, here the norm's operand, is
+ * made from the layer's input again, and the rows serve as they were kept; if they were not, the same are chosen. */
 TEST(signs_and_rows_are_what_backward_reads_of_a_relu)
 {
     static struct program p;

@@ -1,4 +1,5 @@
-/* Cards that were not measured. By hand, from their data sheets: an RTX 4090 multiplies at 165.2 of an H100's 989.4 TFLOP/s. */
+/* Cards that were not measured. By hand, from their data sheets: an RTX 4090 multiplies at 165.2 of an H100's 989.4
+ * TFLOP/s. */
 #include "proto/plan/time/card.h"
 #include "tests/kit/test.h"
 

@@ -110,10 +110,10 @@ static void check_units(const struct plan *one, const struct plan *five, uint64_
     ck_assert_uint_eq(one->bytes[LEDGER_CONTRIBUTION] - five->bytes[LEDGER_CONTRIBUTION], (BLOCK - LARGEST) * F);
 }
 
-/* By hand, in fp32. The one layer has a tile of its input, of its output and of a gradient. Of the five, the last reads three
- * values, and going back has the gradients of its output (where that of "residual" is made), of "mixed" and of "normed"; one
- * that adds to the sum has a tile of that and one that it writes. In bf16 sums are twice as wide, and there are tiles of what
- * they are rounded to, and of what is added to them. */
+/* By hand, in fp32. The one layer has a tile of its input, of its output and of a gradient. Of the five, the last reads
+ * three values, and going back has the gradients of its output (where that of "residual" is made), of "mixed" and of
+ * "normed"; one that adds to the sum has a tile of that and one that it writes. In bf16 sums are twice as wide, and
+ * there are tiles of what they are rounded to, and of what is added to them. */
 TEST(what_passes_one_by_one_is_on_the_device_one_by_one)
 {
     enum { TILE = T * W * F, HALF = TILE / 2 };

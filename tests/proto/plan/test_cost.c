@@ -97,8 +97,8 @@ TEST(rows_are_priced_at_the_tokens_that_their_microbatch_computes)
     ck_assert_uint_eq(plan_row_tokens(&setting, &model, 128), SEQ);
 }
 
-/* Rows of 1,024 tokens: a third of the way from 512 to 4,096 by their logarithm, so at 0.4 forward, and 0.3 backward, of the
- * rate of products. */
+/* Rows of 1,024 tokens: a third of the way from 512 to 4,096 by their logarithm, so at 0.4 forward, and 0.3 backward,
+ * of the rate of products. */
 TEST(attention_is_priced_at_the_rate_of_rows_as_long)
 {
     enum { LONG = 1024 };
@@ -145,7 +145,8 @@ TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
     ck_assert_double_eq_tol(twice - cost().compute_ms, TOKENS * 2.0 * 64 * 256 / 1e9 * 1e3, 1e-9);
 }
 
-/* What is known of each token comes in bf16 with each visit of the two blocks; its norms go up in the gradient's type. */
+/* What is known of each token comes in bf16 with each visit of the two blocks; its norms go up in the gradient's
+ * type. */
 TEST(remembered_norms_come_twice_and_go_once)
 {
     struct model_config relu = config;
@@ -185,9 +186,10 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().up_bytes, ROWS * 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
 
-/* Layers: embedding, two blocks, norm, head. Cut at the lower block and at the head, the upper block's input and the norm's are
- * filled in again, by both blocks; the upper one is still in the buffer when the norm's backward has come and gone, if there are
- * two of them. The lower block is pulled a third time, and its products are computed once more. */
+/* Layers: embedding, two blocks, norm, head. Cut at the lower block and at the head, the upper block's input and the
+ * norm's are filled in again, by both blocks; the upper one is still in the buffer when the norm's backward has come
+ * and gone, if there are two of them. The lower block is pulled a third time, and its products are computed once
+ * more. */
 TEST(what_is_computed_again_is_pulled_and_counted_again)
 {
     const double map = 64 * 64, block = 2 * 12 * map + 2 * SEQ * 64 / 0.5;
@@ -202,8 +204,8 @@ TEST(what_is_computed_again_is_pulled_and_counted_again)
     ck_assert_uint_eq(cost().down_bytes - whole.down_bytes, 4 * BLOCK);
 }
 
-/* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured rate.
- * Tied: two visits are each added to a sum (4 + 8), which is then read. */
+/* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured
+ * rate. Tied: two visits are each added to a sum (4 + 8), which is then read. */
 TEST(the_optimizer_takes_what_it_touches)
 {
     const double plain = 2 * BLOCK + NORM + POSITIONS;
@@ -261,8 +263,8 @@ TEST(a_device_beside_the_host_hides_what_is_shorter)
 
 /* All that is pulled stays, so backward moves contributions alone, each shorter than a block's computing. With one sum
  * each is waited for before the next visit. With two, the upper block waits for the head's, whose sum it uses (the norm
- * between them computes nothing to speak of); the norm's and its own hide behind a block; below the lower one nothing is
- * computed. */
+ * between them computes nothing to speak of); the norm's and its own hide behind a block; below the lower one nothing
+ * is computed. */
 TEST(contributions_hide_behind_computing_where_there_are_two_sums)
 {
     const struct plan_backend beside = backend_beside(&plan_cpu);

@@ -18,7 +18,8 @@ static void open_net(struct model *model, const char *text)
     ck_assert_msg(model_init(model, &config, &err) == 0, "%s", err.text);
 }
 
-/* Images of 32 x 32 in two rows: inputs of three sizes. Blocks of two layers, or with ghost batches of one; bottlenecks. */
+/* Images of 32 x 32 in two rows: inputs of three sizes. Blocks of two layers, or with ghost batches of one;
+ * bottlenecks. */
 static const char *const nets[] = {
     "{\"model_type\": \"wide_resnet\", \"depth\": 16, \"widen_factor\": 2, \"ghost_batch_size\": 2}",
     "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1}",
@@ -78,8 +79,8 @@ TEST(no_division_takes_less_than_the_one_that_is_found)
     model_free(&m);
 }
 
-/* By hand, of 13 inputs of equal size: the embedding's output is stored, and each segment leaves one more. In places for five,
- * segments can write 4, 3, 2 and 1, with which 11 are there; in six, 16. */
+/* By hand, of 13 inputs of equal size: the embedding's output is stored, and each segment leaves one more. In places
+ * for five, segments can write 4, 3, 2 and 1, with which 11 are there; in six, 16. */
 TEST(segments_are_the_larger_the_lower_they_are)
 {
     const struct model_config config = GPT2_CONFIG(11, 2, 8, 32, 16, 64, .gpt2.scale_attention = true);

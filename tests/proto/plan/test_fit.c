@@ -100,8 +100,8 @@ TEST(a_cap_of_what_the_host_needs_suffices_and_a_byte_less_does_not)
     ck_assert_msg(strncmp(shortage.terms, "inbox ", 6) == 0, "%s", shortage.terms);
 }
 
-/* To the byte: a second buffer of all weights, of 4 bytes each here; on the host also a fiftieth, and 8 MiB for each of two
- * processes (proto/plan/memory/host.c). */
+/* To the byte: a second buffer of all weights, of 4 bytes each here; on the host also a fiftieth, and 8 MiB for each of
+ * two processes (proto/plan/memory/host.c). */
 TEST(replay_takes_room_that_is_left_and_changes_no_choice)
 {
     const uint64_t need = host_needs() + 4 * model.segment_n;
@@ -144,8 +144,8 @@ TEST(only_training_with_an_eager_commit_has_replay)
     ck_assert_uint_eq(fit.host.bytes[LEDGER_REPLAY], 4 * model.trained_n);
 }
 
-/* Moments of 2 + 2 bytes a parameter instead of 4 + 4, and a buffer for files that fp32 does without. The sum of a fenced
- * commit is 4 bytes a parameter more. */
+/* Moments of 2 + 2 bytes a parameter instead of 4 + 4, and a buffer for files that fp32 does without. The sum of a
+ * fenced commit is 4 bytes a parameter more. */
 TEST(a_remedy_names_what_would_fit)
 {
     size_model(256);
@@ -175,7 +175,8 @@ TEST(a_remedy_names_no_size_where_no_model_would_fit_and_for_a_large_batch_a_sma
     expect_remedy(host_needs() - 1, "choose a smaller --batch or --seq");
 }
 
-/* Both arenas and the daemon's bytes, and a fiftieth and 8 MiB for each of three processes: proto/plan/memory/host.c. */
+/* Both arenas and the daemon's bytes, and a fiftieth and 8 MiB for each of three processes:
+ * proto/plan/memory/host.c. */
 TEST(arenas_in_the_host_s_memory_count_against_what_is_free)
 {
     use_cpu(2, (uint64_t)64 << 20);
@@ -238,8 +239,8 @@ TEST(all_workers_compute_convolutions_by_one_library)
     ck_assert_uint_eq(plan_fit_setting(&asked, 1).convolution, 0);
 }
 
-/* So many rows that the smallest device has its stash on the host; where the host has no room for that, the smallest has it
- * itself. */
+/* So many rows that the smallest device has its stash on the host; where the host has no room for that, the smallest
+ * has it itself. */
 TEST(the_minimum_trains_and_a_byte_less_is_refused_with_it_named)
 {
     struct error err = {""};

@@ -107,7 +107,8 @@ TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
 }
 
 /* By hand: the token table is cut evenly into seven units of two slices, and visited twice; positions are one slice, 12
- * blocks two each, the last norm one: 2 * 14 + 1 + 24 + 1 = 54. A third of these is 18, and the largest unit has two. */
+ * blocks two each, the last norm one: 2 * 14 + 1 + 24 + 1 = 54. A third of these is 18, and the largest unit has
+ * two. */
 TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
 {
     const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
@@ -183,8 +184,8 @@ TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.n_accumulators, 0);
 }
 
-/* The table's gradient once more: of the embedding, where the sum has that of the head. By hand: seven units of 7,180 or
- * 7,179 rows, each a multiple of 32 elements as it is. */
+/* The table's gradient once more: of the embedding, where the sum has that of the head. By hand: seven units of 7,180
+ * or 7,179 rows, each a multiple of 32 elements as it is. */
 TEST(fenced_a_tied_table_has_two_sums_if_there_are_several_parts)
 {
     struct plan_host_setting s = training();
@@ -216,7 +217,8 @@ TEST(folded_no_gradient_is_held)
     ck_assert_uint_eq(host_of(&s).bytes[LEDGER_TIED], 50257 * 768 * 4);
 }
 
-/* 8 bytes a parameter, 6, 4; sums where a step needs them by themselves; what one table of GPT-2 takes if it is summed. */
+/* 8 bytes a parameter, 6, 4; sums where a step needs them by themselves; what one table of GPT-2 takes if it is
+ * summed. */
 TEST(sgd_takes_what_its_momentum_takes)
 {
     struct plan_host_setting s = training();
@@ -282,9 +284,9 @@ TEST(headers_of_files_stand_in_it)
     ck_assert_uint_eq(host_of(&s).total, without.total);
 }
 
-/* Of the two files of a checkpoint, by hand, of a model whose units are pieces of n_runs runs of 4 MiB at most: headers of
- * at most 200 bytes a tensor and 64 more, an offset of 8 bytes for each tensor and one more, a count of 8 bytes of its
- * updates; 24 bytes for each run of weights, and of both moments, and for headers and counts, which are short. */
+/* Of the two files of a checkpoint, by hand, of a model whose units are pieces of n_runs runs of 4 MiB at most: headers
+ * of at most 200 bytes a tensor and 64 more, an offset of 8 bytes for each tensor and one more, a count of 8 bytes of
+ * its updates; 24 bytes for each run of weights, and of both moments, and for headers and counts, which are short. */
 static uint64_t files_bytes(uint64_t n_tensors, uint64_t n_runs)
 {
     const uint64_t n_moments = 2 * n_tensors + 1;
@@ -327,8 +329,8 @@ TEST(tables_count_from_4_kib_on)
     model_free(&many);
 }
 
-/* What each host of a divided model has, by hand from the units: consecutive ones, each in one host, one that is trained
- * in each; none has more than an equal share and a unit. */
+/* What each host of a divided model has, by hand from the units: consecutive ones, each in one host, one that is
+ * trained in each; none has more than an equal share and a unit. */
 TEST_RANGE(units_are_divided_among_hosts_in_order, 1, 22)
 {
     const uint32_t n_hosts = (uint32_t)_i, n_units = model.n_units;

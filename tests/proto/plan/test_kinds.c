@@ -181,8 +181,8 @@ TEST_EACH(units_that_recur_are_those_between_two_that_do_not, 3)
     }
 }
 
-/* A table of 300 rows of 64 is one unit of 75 KiB, as any block is small; with 40,000 rows of 1,024, 160 MB are cut by the
- * largest kind that blocks have: 2 * 3 * 1024^2 + ... of 25 MB, or attention's 4 * 1024^2 + ... of 17 MB. */
+/* A table of 300 rows of 64 is one unit of 75 KiB, as any block is small; with 40,000 rows of 1,024, 160 MB are cut by
+ * the largest kind that blocks have: 2 * 3 * 1024^2 + ... of 25 MB, or attention's 4 * 1024^2 + ... of 17 MB. */
 TEST(tables_are_cut_by_the_largest_kind_of_the_model)
 {
     struct model_config config = GPT2_CONFIG(2, 4, 1024, 3072, 64, 40000, .tied = true);

@@ -64,8 +64,8 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Of a linear map's contribution from some tokens: all tokens' scores; what is chosen, its weights, and its rows of both
- * operands. */
+/* Of a linear map's contribution from some tokens: all tokens' scores; what is chosen, its weights, and its rows of
+ * both operands. */
 static uint64_t sample_bytes(const struct memory *m, const struct program_operation *op)
 {
     const struct plan_shape *tokens = &m->d->tokens;
@@ -240,10 +240,10 @@ TEST(no_layout_takes_more_than_by_hand)
     ck_assert_uint_lt(found, by_hand);
 }
 
-/* Of 2 rows of 5 tokens, width 16 and an inner width of 64, what a block keeps in 8 bits and in 4, row by row: queries, keys
- * and values 240 numbers, what was attended 80, the residual 80, the inner 320, in blocks of 64 with 2 bytes each, in
- * whole 16 bytes. Products and the activation alone read the inner one; all others stay in 8 bits. The log-sum-exp is as it
- * was. */
+/* Of 2 rows of 5 tokens, width 16 and an inner width of 64, what a block keeps in 8 bits and in 4, row by row: queries,
+ * keys and values 240 numbers, what was attended 80, the residual 80, the inner 320, in blocks of 64 with 2 bytes each,
+ * in whole 16 bytes. Products and the activation alone read the inner one; all others stay in 8 bits. The log-sum-exp
+ * is as it was. */
 TEST_EACH(what_is_kept_in_few_bits_takes_their_bytes, 2)
 {
     static struct model_program layer;
@@ -260,9 +260,9 @@ TEST_EACH(what_is_kept_in_few_bits_takes_their_bytes, 2)
                       rounded(qkv) + rounded(attended) + rounded(residual) + rounded(inner) + rounded(sums));
 }
 
-/* Of 2 rows of 10 tokens, of which 3 are chosen, and an inner width of 64: of what relu reads its signs, 640 bits a row; of
- * what it makes 3 tokens a row, as they are, in 8 bits and in 4, with a number and a weight for each. If nothing is
- * allowed, what it reads, as it makes the rest again. */
+/* Of 2 rows of 10 tokens, of which 3 are chosen, and an inner width of 64: of what relu reads its signs, 640 bits a
+ * row; of what it makes 3 tokens a row, as they are, in 8 bits and in 4, with a number and a weight for each. If
+ * nothing is allowed, what it reads, as it makes the rest again. */
 TEST_EACH(a_relu_keeps_signs_and_rows, 4)
 {
     static const struct {

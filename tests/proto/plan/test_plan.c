@@ -200,8 +200,8 @@ TEST(the_terms_of_generating_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_DATA], (5 + 11) * 4); /* ids, logits */
     ck_assert_uint_eq(plan.bytes[LEDGER_STATISTICS], 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
-    /* The block's for 5 tokens, where the activation is made: normed 160, residual 160 -> 192, two of inner 1280. Without
-     * backward nobody reads more by then. */
+    /* The block's for 5 tokens, where the activation is made: normed 160, residual 160 -> 192, two of inner 1280.
+     * Without backward nobody reads more by then. */
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 160 + 192 + 1280);
     ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
     ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + 1000);
@@ -237,7 +237,8 @@ TEST(what_is_kept_is_counted_by_hand)
     ck_assert_uint_eq(plan_kept_of(&plan, block_at(1))->at, plan_kept_of(&plan, block_at(0))->at + 2 * lower);
 }
 
-/* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74 floats. */
+/* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74
+ * floats. */
 TEST(a_whole_head_is_counted_by_hand)
 {
     const uint64_t unit = 6667 * 2 * 4;
@@ -289,9 +290,9 @@ TEST(a_padded_head_is_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 4 * 3 * 6672 * 4);
 }
 
-/* By hand: of two units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
- * and the room that its rounding begins in; on the host another boundary there, and on the device nothing. In one pass it
- * is a tile of 15 tokens in the workspace. */
+/* By hand: of two units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another
+ * boundary, and the room that its rounding begins in; on the host another boundary there, and on the device nothing. In
+ * one pass it is a tile of 15 tokens in the workspace. */
 TEST(a_gradient_in_fp32_is_counted_by_hand)
 {
     struct plan_backend rounds = plan_cuda;
@@ -347,8 +348,8 @@ TEST(sums_that_are_rounded_have_room_before_them)
     ck_assert_uint_eq(plan.rounding_bytes, 0);
 }
 
-/* By hand, of matrices of 8 x 24, 8 x 8, and twice 8 x 32: a unit's weights in all their places, in bf16, but one gradient, in
- * fp32. */
+/* By hand, of matrices of 8 x 24, 8 x 8, and twice 8 x 32: a unit's weights in all their places, in bf16, but one
+ * gradient, in fp32. */
 TEST(sparse_weights_have_one_gradient_in_all_its_places)
 {
     const struct sparse half = {.keep = 0.5, .room = 1};
@@ -425,8 +426,8 @@ static void add_weights(uint64_t value)
         add(LEDGER_WEIGHTS, plan.weights[i], largest);
 }
 
-/* With the stash on the host the device has tiles of a microbatch, a set of them or two; the host has the boundaries, each
- * in whole cache lines, and one gradient. Of so many bytes each. */
+/* With the stash on the host the device has tiles of a microbatch, a set of them or two; the host has the boundaries,
+ * each in whole cache lines, and one gradient. Of so many bytes each. */
 static void add_boundaries(uint64_t value, uint64_t bytes, uint32_t n_sets)
 {
     const bool trains = setting.goal.purpose == PLAN_TRAIN;
@@ -445,8 +446,9 @@ static void add_boundaries(uint64_t value, uint64_t bytes, uint32_t n_sets)
     ck_assert_uint_eq(plan.host_stash_bytes, choice.host_stash ? (n + trains) * ((bytes + 63) / 64 * 64) : 0);
 }
 
-/* Contributions are in fp32 whatever the values are. Beside the host two buffers bring two sums, or as many as are chosen,
- * but no more than there are contributions without a place of their own, as the head's have of several parts or units. */
+/* Contributions are in fp32 whatever the values are. Beside the host two buffers bring two sums, or as many as are
+ * chosen, but no more than there are contributions without a place of their own, as the head's have of several parts or
+ * units. */
 static void add_gradients(bool in_turn)
 {
     const struct model_layer *head = plan_head(&model);
@@ -493,8 +495,8 @@ static void draw(uint64_t *state)
     }
 }
 
-/* Of any plan: one buffer after another, aligned, from the arena's start to its end, which is not rounded; and each in its
- * category. */
+/* Of any plan: one buffer after another, aligned, from the arena's start to its end, which is not rounded; and each in
+ * its category. */
 TEST(buffers_lie_apart_and_fill_the_arena)
 {
     static const enum ledger_category exact[] = {LEDGER_WEIGHTS, LEDGER_STASH, LEDGER_GRADIENT, LEDGER_STATISTICS,

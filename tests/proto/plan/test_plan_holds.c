@@ -87,8 +87,8 @@ TEST_EACH(the_smallest_host_trains_and_a_byte_less_is_refused, COUNT(hosts))
     both(1, "%s --host-mem %" PRIu64, hosts[_i], bytes - 1);
 }
 
-/* A stash on the host would be the faster, as on a device this small, and the host has not the room for it; which has what
- * a buffer for files takes that fp32 does without. */
+/* A stash on the host would be the faster, as on a device this small, and the host has not the room for it; which has
+ * what a buffer for files takes that fp32 does without. */
 TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
 {
     const char *options = print(BF16 " --device-mem 5MiB --host-mem %d", 1210000 + PLAN_HOST_RUN_BYTES);
@@ -146,9 +146,9 @@ TEST(a_refusal_names_the_narrower_numbers_that_fit)
                 print("--batch 8 --device-mem %" PRIu64, number("--minimum", "--batch 8 --precision bf16")));
 }
 
-/* A device too small for the stash, on a host that has room for the stash and for the smallest device alone: less device
- * memory is then taken than is allowed. A megabyte below that the stash is of some layers. A megabyte below what that takes both
- * refuse, and the sentence says what is the least. */
+/* A device too small for the stash, on a host that has room for the stash and for the smallest device alone: less
+ * device memory is then taken than is allowed. A megabyte below that the stash is of some layers. A megabyte below what
+ * that takes both refuse, and the sentence says what is the least. */
 TEST_IF(beside_a_stash_on_the_host_a_device_takes_what_is_left, !SANITIZED) /* which wants to be preloaded first */
 {
     const char *asked = "--batch 400 --device-mem 5MiB";

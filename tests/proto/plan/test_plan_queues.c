@@ -33,9 +33,10 @@ TEST(who_waits_for_whom_is_who_was_at_work)
     plan_queues_free(&q);
 }
 
-/* Of 10 bytes a second, copies want 4 each way and the optimizer 12: half of what they want, until a copy of 2 s is done
- * after 4. The other, of 1 s, was done after 2: from then on 10 of 16. So the first: 1 s of its 2 in the first 2 seconds,
- * the second in 1.6 more. The optimizer's 3 s: 1, 1 and, alone, at 10 of 12 the last in 1.2. Computing goes on beside. */
+/* Of 10 bytes a second, copies want 4 each way and the optimizer 12: half of what they want, until a copy of 2 s is
+ * done after 4. The other, of 1 s, was done after 2: from then on 10 of 16. So the first: 1 s of its 2 in the first 2
+ * seconds, the second in 1.6 more. The optimizer's 3 s: 1, 1 and, alone, at 10 of 12 the last in 1.2. Computing goes on
+ * beside. */
 TEST(the_host_s_memory_is_shared)
 {
     struct plan_queues q = {.host_bytes_per_s = 10};

@@ -1,5 +1,5 @@
-/* Where gradients of boundary values lie, and values that are derived again: apart from what is there at the same time, and else
- * over one another, and over values that backward is done with. */
+/* Where gradients of boundary values lie, and values that are derived again: apart from what is there at the same time,
+ * and else over one another, and over values that backward is done with. */
 #include "proto/plan/memory/chains.h"
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
@@ -48,7 +48,8 @@ static bool has_place(const struct model *m, const struct model_value *v)
     return !model_is_small(&m->values.shapes[v->gradient_shape]);
 }
 
-/* Of values that are there together; one that takes over the other's place (tests/proto/model/test_values.c) has that. */
+/* Of values that are there together; one that takes over the other's place (tests/proto/model/test_values.c) has
+ * that. */
 static bool are_apart(const struct plan *plan, const struct model *m, const struct model_value *a,
                       const struct model_value *b)
 {
@@ -108,11 +109,11 @@ TEST(gradients_that_are_there_together_are_apart)
     }
 }
 
-/* By hand, of two rows in fp32. With ghost batches a block hands the next one value, so backward has one gradient of each
- * size, and two where a block's input and output differ. Those of 32 columns and 32 x 32 pixels, the largest, lie over the
- * second and third stashed value of 64 columns, which a block above the first one of these reads; those of 16 columns over the
- * second of 32; those of 64, of half as many pixels across, over the second and third of 128. Only those of 128 have nothing
- * above to lie over. */
+/* By hand, of two rows in fp32. With ghost batches a block hands the next one value, so backward has one gradient of
+ * each size, and two where a block's input and output differ. Those of 32 columns and 32 x 32 pixels, the largest, lie
+ * over the second and third stashed value of 64 columns, which a block above the first one of these reads; those of 16
+ * columns over the second of 32; those of 64, of half as many pixels across, over the second and third of 128. Only
+ * those of 128 have nothing above to lie over. */
 enum { LARGEST = 2 * 32 * 1024 * 4, THIRD = 2 * 64 * 256 * 4, LAST = 2 * 128 * 64 * 4, HEAD = 2 * 128 * 4 };
 
 TEST(gradients_lie_over_values_that_backward_is_done_with)
@@ -137,9 +138,9 @@ TEST(gradients_lie_over_values_that_backward_is_done_with)
     model_free(&m);
 }
 
-/* By hand, of two rows in fp32 and 8 channels of 16 x 16 pixels at first: the largest gradients, of 16 KiB, are there at most
- * two at a time, besides a sum of two. These two lie over stashed values of two shapes: two of 8 KiB and four of 4, as layers
- * above have them. The sum, of which backward is further down, lies over two of 8 KiB. */
+/* By hand, of two rows in fp32 and 8 channels of 16 x 16 pixels at first: the largest gradients, of 16 KiB, are there
+ * at most two at a time, besides a sum of two. These two lie over stashed values of two shapes: two of 8 KiB and four
+ * of 4, as layers above have them. The sum, of which backward is further down, lies over two of 8 KiB. */
 TEST(a_gradient_lies_over_values_of_several_shapes)
 {
     enum { KIB = 1024 };
@@ -261,10 +262,11 @@ TEST(what_a_layer_reads_is_there_when_it_reads_it)
     }
 }
 
-/* By hand, of two images in fp32, in elements of one: convolutions give 65,536 in the stem, and in stage s 4 times 65,536 / 2^s,
- * from the second on once more for the shortcut. With the one input that the last stage derives, of 8,192, that is the most.
- * Stored are besides the classifier's input, of 512, and all inputs of blocks: 65,536 for the first stage's two blocks and the
- * second stage, and two of each next size, but for the last result, which backward does not read. */
+/* By hand, of two images in fp32, in elements of one: convolutions give 65,536 in the stem, and in stage s 4 times
+ * 65,536 / 2^s, from the second on once more for the shortcut. With the one input that the last stage derives, of
+ * 8,192, that is the most. Stored are besides the classifier's input, of 512, and all inputs of blocks: 65,536 for the
+ * first stage's two blocks and the second stage, and two of each next size, but for the last result, which backward
+ * does not read. */
 TEST(of_resnet_18_what_is_not_derived_is_three_fifths)
 {
     enum { Z = 65536 + 4 * (65536 + 32768 + 16384 + 8192) + 32768 + 16384 + 8192, TOP = 512, LAST_STAGE = 8192 };
@@ -281,8 +283,9 @@ TEST(of_resnet_18_what_is_not_derived_is_three_fifths)
     model_free(&m);
 }
 
-/* Two norms' scales, shifts, means and variances of 128 channels where there is a shortcut, else one's: as fp32, and in copies
- * but for what stays on the device. From the top down these are the head, its bias, the last block's sum, and its convolutions. */
+/* Two norms' scales, shifts, means and variances of 128 channels where there is a shortcut, else one's: as fp32, and in
+ * copies but for what stays on the device. From the top down these are the head, its bias, the last block's sum, and
+ * its convolutions. */
 TEST(scales_and_shifts_are_copied_of_units_that_do_not_stay)
 {
     enum { NORM = 4 * 4, ALL = NORM * (3 * 64 + 3 * 128 + 3 * 256 + 2 * 512) };

@@ -42,8 +42,8 @@ static void read_sound(struct profile *p)
     ck_assert_msg(profile_read(p, path, "cpu", &err) == 0, "%s", err.text);
 }
 
-/* Files from before attention, the host's memory and calls were measured say nothing of them: attention takes the default's
- * share of products. */
+/* Files from before attention, the host's memory and calls were measured say nothing of them: attention takes the
+ * default's share of products. */
 TEST(a_file_is_read_by_name)
 {
     const struct profile *otherwise = profile_default("cpu");
@@ -95,8 +95,8 @@ TEST(what_is_written_is_read_again_to_the_bit)
     ck_assert_mem_eq(&p, &again, sizeof p);
 }
 
-/* A GPU has a rate for each path; of one that the file leaves out the default's share of products is taken, of norms that of
- * memory; narrow products are not known. */
+/* A GPU has a rate for each path; of one that the file leaves out the default's share of products is taken, of norms
+ * that of memory; narrow products are not known. */
 TEST(rates_of_a_gpu_are_read_and_written_by_path)
 {
     const struct profile *otherwise = profile_default("cuda");
@@ -295,7 +295,8 @@ TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
     ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 1e9, 1), 4.5);
 }
 
-/* By hand: of 64 rows 1e9 at 4,096, a half and a quarter of it at the narrow widths; 1,536 to 4,096 is halfway at their mean. */
+/* By hand: of 64 rows 1e9 at 4,096, a half and a quarter of it at the narrow widths; 1,536 to 4,096 is halfway at their
+ * mean. */
 TEST(between_the_measured_widths_the_rate_follows_their_logarithm)
 {
     struct profile p;

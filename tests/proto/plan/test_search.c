@@ -136,9 +136,9 @@ TEST_EACH(a_larger_budget_never_predicts_a_longer_step, COUNT(cases))
     model_free(&model);
 }
 
-/* Every choice of a small model, laid out once: of none that a budget has room for is the step shorter by more than a tie,
- * and none as fast is smaller. Microbatches that the search passes over cut a part into no fewer pieces than those it
- * looks at. The second half: of sparse weights. */
+/* Every choice of a small model, laid out once: of none that a budget has room for is the step shorter by more than a
+ * tie, and none as fast is smaller. Microbatches that the search passes over cut a part into no fewer pieces than those
+ * it looks at. The second half: of sparse weights. */
 TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 4)
 {
     static const uint32_t rows[] = {1, 2, 3, 6};
@@ -186,8 +186,8 @@ TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 4)
 /* Groups of a GPT-2 block's values, in the order of its operations. */
 enum { MAPS = 1 << 0 | 1 << 2 | 1 << 3, ATTENTION = 1 << 1 };
 
-/* Where attention takes a thousand times as long as products, its results are kept first: by all blocks, in a budget that
- * holds just that. Where it takes no time, they are kept last. */
+/* Where attention takes a thousand times as long as products, its results are kept first: by all blocks, in a budget
+ * that holds just that. Where it takes no time, they are kept last. */
 TEST(blocks_keep_first_what_saves_most_time_for_each_byte)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
@@ -275,8 +275,8 @@ TEST(as_many_texts_advance_together_as_fit)
     model_free(&model);
 }
 
-/* Over a link a thousand times slower than the device's memory: in a budget in which the weights stay beside the caches of
- * five texts, nine that fit without them would take longer. */
+/* Over a link a thousand times slower than the device's memory: in a budget in which the weights stay beside the caches
+ * of five texts, nine that fit without them would take longer. */
 TEST(fewer_texts_advance_together_where_the_weights_then_stay)
 {
     const struct plan_setting s = setting_of(PLAN_GENERATE, 9, 1000);
@@ -298,9 +298,9 @@ TEST(fewer_texts_advance_together_where_the_weights_then_stay)
     model_free(&model);
 }
 
-/* The head's tiles are the backend's, whatever the budget, so none of it changes how a sum is ordered; the least budget is
- * that of tiles of 256 tokens but for one unit's logits, of at most 4,096 tokens and 8,192 labels, and where blocks are
- * wide it is the same. */
+/* The head's tiles are the backend's, whatever the budget, so none of it changes how a sum is ordered; the least budget
+ * is that of tiles of 256 tokens but for one unit's logits, of at most 4,096 tokens and 8,192 labels, and where blocks
+ * are wide it is the same. */
 TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
 {
     static const struct {
@@ -358,8 +358,8 @@ TEST(a_wish_is_kept_or_refused_with_what_a_smaller_one_would_need)
     model_free(&model);
 }
 
-/* Without a stash on the host, from the least to more than all layers' inputs take. Layers are cut only where the same choice
- * would not fit otherwise; then less is there at a time, and the step takes longer. */
+/* Without a stash on the host, from the least to more than all layers' inputs take. Layers are cut only where the same
+ * choice would not fit otherwise; then less is there at a time, and the step takes longer. */
 TEST_EACH(layers_are_in_segments_where_not_all_inputs_fit, 2)
 {
     const struct plan_setting s = setting_case(_i ? 3 : 0);
@@ -423,8 +423,9 @@ TEST(inputs_are_derived_again_where_not_all_fit)
     model_free(&model);
 }
 
-/* In two thirds of what all layers' inputs take on a device beside the host: over a fast link they go to the host, which takes no
- * time. A slow one moves each input four times, and a block's weights, half as many bytes as its input, once more. */
+/* In two thirds of what all layers' inputs take on a device beside the host: over a fast link they go to the host,
+ * which takes no time. A slow one moves each input four times, and a block's weights, half as many bytes as its input,
+ * once more. */
 TEST(over_a_slow_link_layers_are_cut_before_the_host_has_their_inputs)
 {
     const struct plan_backend *backend = beside();
@@ -494,8 +495,9 @@ TEST(a_search_of_many_layers_tries_hardly_more_plans)
     ck_assert_uint_lt(count_asked(400), 2 * count_asked(25));
 }
 
-/* The head's contribution, as slow to leave as a block's, stands with the norm's in two sums: the upper block would wait for
- * one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has two. */
+/* The head's contribution, as slow to leave as a block's, stands with the norm's in two sums: the upper block would
+ * wait for one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has
+ * two. */
 TEST(more_sums_are_taken_of_what_is_left)
 {
     const struct model_config config =

@@ -12,8 +12,8 @@ static void open_model(struct model *model, bool tied)
     ck_assert_uint_eq(model->n_units, tied ? 9 : 12);
 }
 
-/* What is looked up alone (wpe, and wte if untied) is not uploaded and has no place. By hand: of 20,000 rows, 6,667 + 6,667
- * + 6,666, 2 wide; a block has 4*4 + 2*2*3 + 9*2 + 3 = 49, the norm 4. */
+/* What is looked up alone (wpe, and wte if untied) is not uploaded and has no place. By hand: of 20,000 rows, 6,667 +
+ * 6,667 + 6,666, 2 wide; a block has 4*4 + 2*2*3 + 9*2 + 3 = 49, the norm 4. */
 TEST_EACH(units_stay_from_the_head_down, 2)
 {
     static const uint32_t tied[] = {2, 1, 0, 8, 7, 6, 5, 4}, untied[] = {11, 10, 9, 8, 7, 6, 5, 4};

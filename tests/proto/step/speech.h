@@ -1,4 +1,5 @@
-/* tests/proto/step/speech.h - rows of a setting on one worker that generates, for test_generate and test_generate_rows. */
+/* tests/proto/step/speech.h - rows of a setting on one worker that generates, for test_generate and
+ * test_generate_rows. */
 #ifndef TESTS_PROTO_STEP_SPEECH_H
 #define TESTS_PROTO_STEP_SPEECH_H
 

@@ -60,7 +60,8 @@ static const struct plan_backend *backend_of(int round)
     return round % 2 ? &beside : backend_get()->plan;
 }
 
-/* In tiles of fewer tokens than a microbatch may have, or as it was; on the CPU too as CUDA's units are padded and add up. */
+/* In tiles of fewer tokens than a microbatch may have, or as it was; on the CPU too as CUDA's units are padded and add
+ * up. */
 static const struct plan_backend *cut_head(const struct plan_backend *backend, uint64_t *state)
 {
     static struct plan_backend cut;
@@ -122,8 +123,9 @@ static void draw(struct drawn *d, int round, uint64_t *state)
     d->options.choice.n_weight_buffers = 3;
 }
 
-/* Whatever stays, is kept, passes through buffers or lies on the host: a roomy device's bits, and as many bytes as the plan
- * says, counted from what operations are given. What a stash on the host adds to the copies of a step is what is predicted. */
+/* Whatever stays, is kept, passes through buffers or lies on the host: a roomy device's bits, and as many bytes as the
+ * plan says, counted from what operations are given. What a stash on the host adds to the copies of a step is what is
+ * predicted. */
 TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, rounds())
 {
     uint64_t state = 88172645463325252u + (uint64_t)_i;
@@ -242,7 +244,8 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
     }
 }
 
-/* With a whole matrix of 154 MB: rows of it are gathered for the tokens there are, and it passes in pieces as the head. */
+/* With a whole matrix of 154 MB: rows of it are gathered for the tokens there are, and it passes in pieces as the
+ * head. */
 /* CUDA's libraries alone take more. */
 TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
 {

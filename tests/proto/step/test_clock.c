@@ -32,8 +32,8 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
     plan_queues_free(&dev.queues);
 }
 
-/* 10 tokens of 6 numbers: 40 bytes of ids, 240 read and 240 written take 520/600 s; and the 240 that are read 240/1000 s, or
- * 2.4 s of a link that is ten times slower. Of tokens whose rows are elsewhere only ids are read. */
+/* 10 tokens of 6 numbers: 40 bytes of ids, 240 read and 240 written take 520/600 s; and the 240 that are read 240/1000
+ * s, or 2.4 s of a link that is ten times slower. Of tokens whose rows are elsewhere only ids are read. */
 TEST(rows_of_a_table_come_from_the_host)
 {
     struct profile slower = profile;
@@ -50,8 +50,8 @@ TEST(rows_of_a_table_come_from_the_host)
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), (40 + 0.25 * 480) / 600, 1e-12);
 }
 
-/* 2 x 3 = 6 sums of 4 products: 48 operations of 1 a second. In a pass of its own, an activation reads and writes 6 numbers
- * of 4 bytes and reads or writes what it is of: 72/600 s, and so does a slope. */
+/* 2 x 3 = 6 sums of 4 products: 48 operations of 1 a second. In a pass of its own, an activation reads and writes 6
+ * numbers of 4 bytes and reads or writes what it is of: 72/600 s, and so does a slope. */
 TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
 {
     struct profile rates = profile;
@@ -72,9 +72,9 @@ TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2 * 2 * 8 * 4 + 96.0 / 600, 1e-12);
 }
 
-/* 32 queries see 16.5 of their keys each, taken as 16: 4 * 32 * 16 * 64 operations, at the rate of tensor cores. Backward
- * two and a half times as many, of which 3 sevenths are queries': where heads share keys in full rows, those of keys take
- * the plain kernel. */
+/* 32 queries see 16.5 of their keys each, taken as 16: 4 * 32 * 16 * 64 operations, at the rate of tensor cores.
+ * Backward two and a half times as many, of which 3 sevenths are queries': where heads share keys in full rows, those
+ * of keys take the plain kernel. */
 TEST(attention_takes_the_time_of_its_path)
 {
     struct profile rates = profile;
@@ -104,9 +104,9 @@ TEST(attention_takes_the_time_of_its_path)
     ck_assert_double_eq_tol(meter.uses.operations[PLAN_USE_ATTENTION_BACKWARD + ATTENTION_PLAIN], 4.0 / 7 * full, 1e-6);
 }
 
-/* What a query sees, by hand: half of 1,024 keys; of 640 in a window a fifth less, as the first 640 of 1,600 see half of that; all
- * 512 of a full row; the last of 1,024 texts' tokens all of them, as a row of 2,048. The rate is that a third, or two thirds, of
- * the way from 512 tokens to 4,096. Shared keys have a rate of their own. */
+/* What a query sees, by hand: half of 1,024 keys; of 640 in a window a fifth less, as the first 640 of 1,600 see half
+ * of that; all 512 of a full row; the last of 1,024 texts' tokens all of them, as a row of 2,048. The rate is that a
+ * third, or two thirds, of the way from 512 tokens to 4,096. Shared keys have a rate of their own. */
 TEST(attention_takes_the_time_of_its_shape)
 {
     static const struct {
@@ -151,8 +151,9 @@ TEST(attention_takes_the_time_of_its_shape)
     }
 }
 
-/* On an H100 (tests/gpu/RECORD.md), forward and backward of 4 rows of 4,096 tokens, 32 heads: of 96 values by our kernels, of 80
- * by cuDNN. Both compute 128 columns. A CPU, at 270 GFLOP/s, computes those of a head of 24 values alone. */
+/* On an H100 (tests/gpu/RECORD.md), forward and backward of 4 rows of 4,096 tokens, 32 heads: of 96 values by our
+ * kernels, of 80 by cuDNN. Both compute 128 columns. A CPU, at 270 GFLOP/s, computes those of a head of 24 values
+ * alone. */
 TEST(heads_take_the_time_of_the_columns_of_a_tile)
 {
     static const struct {
@@ -181,7 +182,8 @@ TEST(heads_take_the_time_of_the_columns_of_a_tile)
     ck_assert_double_eq_tol(plan_meter_price(&host, &call) / (4.0 * 1024 * 512 * 24 / 270e9), 1, 1e-9);
 }
 
-/* ResNet-50's first, of 64 images on an H100: 0.5103 ms (tests/gpu/RECORD.md). The library multiplies 64 channels, not 3. */
+/* ResNet-50's first, of 64 images on an H100: 0.5103 ms (tests/gpu/RECORD.md). The library multiplies 64 channels, not
+ * 3. */
 TEST(a_convolution_of_few_channels_takes_the_time_of_a_tile_s)
 {
     struct plan_meter meter = {.on = {&plan_cuda, NUMBER_BF16, 1, PLAN_ATTENTION_OWN, .has_conv2d = true},
@@ -197,8 +199,8 @@ TEST(a_convolution_of_few_channels_takes_the_time_of_a_tile_s)
                             2.0 * 64 * 112 * 112 * 64 * 147, 1e9);
 }
 
-/* Both read 2,000 bytes in 2 s over links of their own, if host memory moves 2,000 bytes/s; with 500 it takes 8 s. Their
- * devices compute beside that. */
+/* Both read 2,000 bytes in 2 s over links of their own, if host memory moves 2,000 bytes/s; with 500 it takes 8 s.
+ * Their devices compute beside that. */
 TEST(host_memory_serves_the_copies_of_two_workers)
 {
     static const double rates[] = {2000, 500}, ends[] = {2, 8};

@@ -136,8 +136,8 @@ TEST_EACH(a_long_prompt_then_single_tokens_are_as_the_reference_says, simulated(
     speech_tear_down(&t);
 }
 
-/* The loss of one label, from the head that never gives logits; computed at once, where the logits come from a cache, to
- * which tokens came one by one at last. */
+/* The loss of one label, from the head that never gives logits; computed at once, where the logits come from a cache,
+ * to which tokens came one by one at last. */
 TEST_EACH(evaluation_of_the_same_row_says_the_same, simulated() ? 0 : LONG_CONFIGS)
 {
     const struct model_config config = speech_long_config(_i);
@@ -215,8 +215,8 @@ TEST_EACH(budgets_from_streamed_to_resident_give_the_same_bits, simulated() ? 1 
     speech_tear_down(&t);
 }
 
-/* wide's units: 9 of tokens, 1 of positions, a block, the norm. What is looked up, of tokens and positions, is pulled once
- * in any case; the block, the norm and the tokens' nine as the head once, or with each run. */
+/* wide's units: 9 of tokens, 1 of positions, a block, the norm. What is looked up, of tokens and positions, is pulled
+ * once in any case; the block, the norm and the tokens' nine as the head once, or with each run. */
 TEST_IF(units_are_pulled_once_or_for_each_visit, !simulated())
 {
     struct speech t;

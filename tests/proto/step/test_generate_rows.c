@@ -151,7 +151,8 @@ TEST_IF(a_backend_that_rounds_by_shape_runs_each_row_as_if_alone, !simulated())
     speech_tear_down(&one);
 }
 
-/* wide has 12 units, tall two tables, two blocks and a norm. Prompts of one tile need one pass, the longest here three. */
+/* wide has 12 units, tall two tables, two blocks and a norm. Prompts of one tile need one pass, the longest here
+ * three. */
 TEST_IF(a_pass_pulls_units_once_for_all_rows, !simulated())
 {
     static const struct plan_tokens prompts[] = {{0, 0, 3, 0}, {1, 0, 1, 0}, {2, 0, 9, 0}},

@@ -74,8 +74,8 @@ static void run(struct speech *t, const uint32_t *ids, const uint32_t *sources, 
     ck_assert_msg(try_run(t, ids, sources, rows, n_rows) == 0, "%s", t->err.text);
 }
 
-/* Sources come with the first tokens; a row rests; then one goes on after another's tokens and with its source, and a row
- * begins anew with another source, or with the one that it has. */
+/* Sources come with the first tokens; a row rests; then one goes on after another's tokens and with its source, and a
+ * row begins anew with another source, or with the one that it has. */
 #define PASSES 5
 static const struct plan_tokens passes[PASSES][ROWS] = {
     {{0, 0, 1, 75}, {1, 0, 3, 1}, {2, 0, 66, 20}}, {{0, 1, 1, 0}, {1, 0, 0, 0}, {2, 66, 1, 0}},
@@ -139,8 +139,8 @@ TEST_EACH(targets_that_advance_together_have_the_bits_of_each_alone, MODELS * 2)
     speech_tear_down(&one);
 }
 
-/* Through the window of a convolution, which is longer than some of these runs, and through caches. fp32; a product of many rows
- * may sum in another order than one of a single row. */
+/* Through the window of a convolution, which is longer than some of these runs, and through caches. fp32; a product of
+ * many rows may sum in another order than one of a single row. */
 TEST_EACH(a_target_token_by_token_has_the_logits_of_one_run, MODELS)
 {
     enum { STEPS = 40 };

@@ -1,6 +1,6 @@
-/* How the head's products are cut, by the backend's constants alone: the cut changes what is rounded, not what is computed,
- * and what is on the device, which changes neither. The simulated device runs what its kernels have a part in: units that
- * are padded, and sums where they lie. */
+/* How the head's products are cut, by the backend's constants alone: the cut changes what is rounded, not what is
+ * computed, and what is on the device, which changes neither. The simulated device runs what its kernels have a part
+ * in: units that are padded, and sums where they lie. */
 #include "proto/model/family.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
@@ -140,8 +140,8 @@ TEST(a_tile_on_cuda_is_as_large_as_can_be)
     setting_close(&s);
 }
 
-/* In microbatches of 120, 120 and 60 tokens and two units: 5 tiles of at most 100, whose logits are computed twice. What
- * they add up of the input's gradient is rounded once, in the place where it lies, or on its way to the host. */
+/* In microbatches of 120, 120 and 60 tokens and two units: 5 tiles of at most 100, whose logits are computed twice.
+ * What they add up of the input's gradient is rounded once, in the place where it lies, or on its way to the host. */
 TEST_EACH(units_one_by_one_add_up_the_gradient_in_fp32, 2)
 {
     const struct plan_choice on_device = {.microbatch = 4, .n_weight_buffers = 1 + (uint32_t)_i};
@@ -162,8 +162,8 @@ TEST_EACH(units_one_by_one_add_up_the_gradient_in_fp32, 2)
     setting_close(&s);
 }
 
-/* What a memory decides: one pass over both units or two, boundaries here or there, in microbatches of which the last is
- * the smallest. */
+/* What a memory decides: one pass over both units or two, boundaries here or there, in microbatches of which the last
+ * is the smallest. */
 static const struct plan_choice places[] = {
     {.microbatch = 4, .n_weight_buffers = 3, .whole_head = true},
     {.microbatch = 4, .n_weight_buffers = 1},
@@ -202,7 +202,8 @@ static size_t count_cleared(const struct setting *s, const struct plan_choice *c
     return cleared;
 }
 
-/* By hand: 2 and 3 rows pad the units. Each comes twice into one buffer, but that forward's last is backward's first. */
+/* By hand: 2 and 3 rows pad the units. Each comes twice into one buffer, but that forward's last is backward's
+ * first. */
 TEST_IF(what_pads_a_unit_is_cleared_where_others_were, !backend_get()->simulated)
 {
     static const struct {
@@ -278,9 +279,10 @@ static void check_second_step(const struct setting *s, uint32_t part_rows)
     array_link_free(&links[0]), array_link_free(&links[1]);
 }
 
-/* By hand: if the table is zero, logits are the bias b, so that the gradient of its element k is the sum over the labels
- * that count, T, of (softmax(b)_k - [label = k]) / T. In units of 4,102 and 4,101 rows, in all places, and in two parts; on
- * the simulated device over both units at once and one by one, in two parts in fp32 and in one in bf16. */
+/* By hand: if the table is zero, logits are the bias b, so that the gradient of its element k is the sum over the
+ * labels that count, T, of (softmax(b)_k - [label = k]) / T. In units of 4,102 and 4,101 rows, in all places, and in
+ * two parts; on the simulated device over both units at once and one by one, in two parts in fp32 and in one in
+ * bf16. */
 TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * COMMON_TYPES)
 {
     const enum number_type precision = (enum number_type)(_i / 2);
@@ -337,8 +339,8 @@ TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * COMMON_TYPES)
     setting_close(&s);
 }
 
-/* In fp32, of sums of 300 and 8,203 products in another order: 1e-5 as from float64. In bf16 as far from fp32 as in tiles of
- * 256, but for chance. */
+/* In fp32, of sums of 300 and 8,203 products in another order: 1e-5 as from float64. In bf16 as far from fp32 as in
+ * tiles of 256, but for chance. */
 TEST_EACH(no_cut_of_the_head_moves_the_gradient, backend_get()->simulated ? 0 : SANITIZED ? 1 : 2)
 {
     struct array_link exact, cut, half[2];

@@ -13,7 +13,8 @@
 SUITE_LABELS(single, slow, on_cuda)
 
 /* Element by element (some, under a sanitizer and on the simulated device): fp32 against double, whose differences are
- * good to 1e-9. Also proves that dropout's masks are the same in forward, in recomputation, in backward and by definition. */
+ * good to 1e-9. Also proves that dropout's masks are the same in forward, in recomputation, in backward and by
+ * definition. */
 TEST_EACH(gradients_are_the_slopes_of_the_loss, SANITIZED ? 2 : SETTING_CONFIGS)
 {
     struct setting s;
@@ -371,8 +372,8 @@ TEST_EACH(positions_cut_in_two_units_are_as_in_one, 2)
     setting_close(&whole);
 }
 
-/* Tokens 2 to 4 of a text, where positions are cut at 4, and token 0 of another one; by hand: the row of wte plus that of
- * wpe, one rounding. */
+/* Tokens 2 to 4 of a text, where positions are cut at 4, and token 0 of another one; by hand: the row of wte plus that
+ * of wpe, one rounding. */
 TEST(embedding_begins_at_the_position_of_each_text)
 {
     enum { N = 4 };
@@ -416,7 +417,8 @@ static float rounded(enum number_type type, float x)
     return type == NUMBER_FP32 ? x : number_from_half(type, number_to_half(type, x));
 }
 
-/* By the square root of 24, which is 4.90625 in bf16, 4.8984375 in fp16. By hand: a row of wte times that, and the row of wpe added. */
+/* By the square root of 24, which is 4.90625 in bf16, 4.8984375 in fp16. By hand: a row of wte times that, and the row
+ * of wpe added. */
 TEST_EACH(an_embedding_is_scaled_in_the_weights_type, NUMBER_TYPES)
 {
     const enum number_type type = (enum number_type)_i;

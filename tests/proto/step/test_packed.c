@@ -33,7 +33,8 @@ static const char *const families[] = {
 };
 enum { FAMILIES = COUNT(families) };
 
-/* A simulated device is slow: it computes those whose positions are learned or whose attention is full, and one more. */
+/* A simulated device is slow: it computes those whose positions are learned or whose attention is full, and one
+ * more. */
 static bool is_left_out(int family)
 {
     return backend_get()->simulated && family > 1 && family < 8;
@@ -131,7 +132,8 @@ static void check_near(const struct model *model, const float *a, const float *b
 }
 
 /* Loss and gradient are those of the documents in rows of their own, in microbatches of a row, in one part or two: to
- * what section 4 allows a gradient; sums of the same some hundred products, but in another order, differ by a tenth of it. */
+ * what section 4 allows a gradient; sums of the same some hundred products, but in another order, differ by a tenth of
+ * it. */
 TEST_EACH(a_packed_row_computes_what_its_documents_do, FAMILIES)
 {
     struct packed p;
@@ -178,8 +180,9 @@ TEST_EACH(what_packed_blocks_keep_changes_no_bit, FAMILIES)
     setting_close(&p.s);
 }
 
-/* Where its tiles are those of a row of its own, as it begins with one, a document has the bits of such a row: rotations
- * are by its own positions, though scores depend on differences of positions alone. (A device's products may differ.) */
+/* Where its tiles are those of a row of its own, as it begins with one, a document has the bits of such a row:
+ * rotations are by its own positions, though scores depend on differences of positions alone. (A device's products may
+ * differ.) */
 TEST_EACH(a_document_that_begins_with_a_tile_has_the_loss_of_a_row, FAMILIES)
 {
     static const uint32_t lengths[4] = {64};
@@ -269,8 +272,8 @@ static void check_equal(const struct array_link *a, const struct array_link *b, 
                       (double)a->gradient[i], (double)b->gradient[i]);
 }
 
-/* Of its loss, and of the gradient that it brings: its neighbours have no label, so that they bring none. In fp32 and in
- * bf16, of which the simulated device has one a family; each document of the first row in turn. */
+/* Of its loss, and of the gradient that it brings: its neighbours have no label, so that they bring none. In fp32 and
+ * in bf16, of which the simulated device has one a family; each document of the first row in turn. */
 TEST_EACH(another_neighbour_changes_no_bit, 2 * FAMILIES)
 {
     if (backend_get()->simulated && _i % 2 == (_i / 2 > 1))
@@ -313,7 +316,8 @@ static int step_with(struct packed *p, struct error *err)
     return rc;
 }
 
-/* A client can write anything. A row begins with a document; positions do not skip; nothing is looked up beyond a row. */
+/* A client can write anything. A row begins with a document; positions do not skip; nothing is looked up beyond a
+ * row. */
 static const struct wrong {
     uint32_t at, position;
     const char *says;

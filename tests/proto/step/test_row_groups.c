@@ -17,8 +17,8 @@ static int begin_group(void *context, uint32_t part, double sum, const struct pr
     return array_link.loss(context, part, sum, rewards, finite);
 }
 
-/* If the relay counts on it, parts pass the model together only if they follow each other, and are few enough; with the bits
- * of parts that all do. */
+/* If the relay counts on it, parts pass the model together only if they follow each other, and are few enough; with the
+ * bits of parts that all do. */
 TEST_EACH(row_groups_are_of_parts_that_follow_each_other, 6)
 {
     static const struct {

@@ -20,9 +20,9 @@ static const struct sampling some = {.share = 0.3}, least = {.share = 0.3, .rule
 /* Of the models below. */
 enum { MAPS = 1, ADAPTERS = 2, RELU = 4, MODELS = 8 };
 
-/* One linear map a matrix, (in, out); and three maps of one value, (out, in), beside a classifier, whose own maps are of
- * one token a row. With ADAPTERS, the same models with adapters, two of them of one value. With RELU, forward samples the
- * input of an MLP's second map, unless an adapter reads it, too. */
+/* One linear map a matrix, (in, out); and three maps of one value, (out, in), beside a classifier, whose own maps are
+ * of one token a row. With ADAPTERS, the same models with adapters, two of them of one value. With RELU, forward
+ * samples the input of an MLP's second map, unless an adapter reads it, too. */
 static void open_model(struct setting *s, int which)
 {
     struct model_config config = which & MAPS ? setting_classifier(3, 2) : setting_configs[0];
@@ -55,7 +55,8 @@ static bool is_sampled(const struct model_tensor *t)
            (!b && t->n_dims == 2 && (strncmp(t->name, "transformer.h.", 14) == 0 || strstr(t->name, "encoder.layer.")));
 }
 
-/* The squared distance of a trained tensor in two gradients, and its own squared norm in the second; 0 of a frozen one. */
+/* The squared distance of a trained tensor in two gradients, and its own squared norm in the second; 0 of a frozen
+ * one. */
 static void compare(const struct setting *s, uint32_t tensor, const double *a, const double *b, double *distance,
                     double *size)
 {
@@ -74,8 +75,8 @@ static void compare(const struct setting *s, uint32_t tensor, const double *a, c
             }
 }
 
-/* The simulated device is slow. How kernels choose rows and code values is for test_row_sample and test_compress: here each
- * rule, and all that is allowed at once, runs with two models. */
+/* The simulated device is slow. How kernels choose rows and code values is for test_row_sample and test_compress: here
+ * each rule, and all that is allowed at once, runs with two models. */
 static bool simulated(void)
 {
     return backend_get()->simulated;
@@ -87,8 +88,8 @@ static int model_of(int nth, bool other)
     return nth % (MODELS / 2) ^ (other ? MODELS - 1 : 0);
 }
 
-/* The nth of half of the models, or of the others: each trait, and each absence of one, is in both halves, and so is each
- * pair. */
+/* The nth of half of the models, or of the others: each trait, and each absence of one, is in both halves, and so is
+ * each pair. */
 static int model_of_half(int half, int nth)
 {
     return 2 * nth | (__builtin_parity((unsigned)nth) ^ half);
@@ -130,12 +131,12 @@ static double *gradient_of(const struct setting *s, const struct device_worker_o
     return gradient;
 }
 
-/* Matrices of blocks are estimated, and of adapters A; the gradients of B, biases, norms, embedding, pooler and head are the
- * exact ones, and so was what flowed down to them. */
+/* Matrices of blocks are estimated, and of adapters A; the gradients of B, biases, norms, embedding, pooler and head
+ * are the exact ones, and so was what flowed down to them. */
 TEST_EACH(only_matrices_of_blocks_are_estimated, simulated() ? 4 : MODELS)
 {
-    /* A classifier's last block: keys and values alone, as gradients of all else are of one token a row, which exact scores
-     * find; those of forward do not. */
+    /* A classifier's last block: keys and values alone, as gradients of all else are of one token a row, which exact
+     * scores find; those of forward do not. */
     static const unsigned n_matrices[MODELS] = {8, 8, 4, 5, 8, 9, 4, 5};
     const int which = simulated() ? model_of(_i / 2, _i % 2) : _i;
     struct setting s;
@@ -158,8 +159,8 @@ TEST_EACH(only_matrices_of_blocks_are_estimated, simulated() ? 4 : MODELS)
     setting_close(&s);
 }
 
-/* Before the first step that samples, gradients are the exact ones; of it, and later, those of a run that samples from the first
- * on. Of an input that forward sampled there are no other rows. */
+/* Before the first step that samples, gradients are the exact ones; of it, and later, those of a run that samples from
+ * the first on. Of an input that forward sampled there are no other rows. */
 TEST_EACH(gradients_are_exact_until_the_step_in_which_samples_begin, simulated() ? 4 : MODELS)
 {
     const int which = simulated() ? model_of(_i / 2, _i % 2) : _i;
@@ -207,8 +208,8 @@ static uint64_t first_other_column(const struct setting *s, const char *name, ui
     return first;
 }
 
-/* The loss is exact, and so is all that is above the last attention's keys and values: the maps behind it, and the columns of
- * its queries. All below it is estimated. */
+/* The loss is exact, and so is all that is above the last attention's keys and values: the maps behind it, and the
+ * columns of its queries. All below it is estimated. */
 TEST(sampled_queries_change_gradients_of_keys_and_values_and_all_below)
 {
     struct setting s;
@@ -235,8 +236,8 @@ TEST(sampled_queries_change_gradients_of_keys_and_values_and_all_below)
     setting_close(&s);
 }
 
-/* The mean over many seeds, against the exact gradient: its squared distance is the variance of one over their number. Each
- * rule with half of the models. */
+/* The mean over many seeds, against the exact gradient: its squared distance is the variance of one over their number.
+ * Each rule with half of the models. */
 TEST_EACH(the_mean_of_estimates_is_the_gradient, simulated() ? 4 : 3 * MODELS / 2)
 {
     enum { SEEDS = 200 };
@@ -276,8 +277,8 @@ TEST_EACH(the_mean_of_estimates_is_the_gradient, simulated() ? 4 : 3 * MODELS / 
     setting_close(&s);
 }
 
-/* Of one step in one part: the norms that it leaves behind its contributions, as the daemon remembers them, whose zeros are
- * the smallest number. Owned. */
+/* Of one step in one part: the norms that it leaves behind its contributions, as the daemon remembers them, whose zeros
+ * are the smallest number. Owned. */
 static uint16_t *norms_after(const struct setting *s, const struct device_worker_options *options)
 {
     const size_t n = (size_t)s->model.n_norm_maps * BATCH * POSITIONS;
@@ -312,8 +313,8 @@ static double distance_of_sampled(const struct setting *s, struct device_worker_
     return all;
 }
 
-/* Estimates are nearer once the norms of gradients are known: those of one token a row, as in a classifier's last block, are
- * then found; and whatever is kept, the same rows are chosen by them. */
+/* Estimates are nearer once the norms of gradients are known: those of one token a row, as in a classifier's last
+ * block, are then found; and whatever is kept, the same rows are chosen by them. */
 TEST_EACH(known_norms_bring_estimates_nearer, 2)
 {
     struct setting s;
@@ -352,9 +353,9 @@ static const struct allowed {
                {.kept_bits = 4},      {{.share = 0.3, .rule = SAMPLE_VARIANCE}, 4},
                {{.queries = 0.3}, 0}, {{.share = 0.3, .queries = 0.3}, 8}};
 
-/* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other rows,
- * the same sample and the same codes: the gradient but for the order of additions, of keys' biases, whose gradient is zero,
- * rounding alone: of 160 numbers of up to 1. Microbatches of 3 rows have one of a row at the end. */
+/* Kept or recomputed, on the host or on the device, whatever else is chosen: the same bits. In microbatches of other
+ * rows, the same sample and the same codes: the gradient but for the order of additions, of keys' biases, whose
+ * gradient is zero, rounding alone: of 160 numbers of up to 1. Microbatches of 3 rows have one of a row at the end. */
 TEST_EACH(no_choice_changes_what_is_drawn, (simulated() ? 2 : MODELS) * COUNT(allowed))
 {
     const int which = simulated() ? model_of(_i / 2, _i % 2) : _i % MODELS;
@@ -390,8 +391,8 @@ TEST_EACH(no_choice_changes_what_is_drawn, (simulated() ? 2 : MODELS) * COUNT(al
     setting_close(&s);
 }
 
-/* Activations in few bits: the loss is the exact one, as forward reads them as they are; the gradient is near, the nearer
- * the more bits, but not the exact one. */
+/* Activations in few bits: the loss is the exact one, as forward reads them as they are; the gradient is near, the
+ * nearer the more bits, but not the exact one. */
 TEST_EACH(few_bits_leave_the_gradient_near, simulated() ? 4 : 2 * MODELS)
 {
     static const double within[] = {0.05, 0.3};

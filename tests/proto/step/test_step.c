@@ -118,8 +118,8 @@ static bool is_unit_of(const struct model *model, uint32_t unit, uint64_t blocks
     return is;
 }
 
-/* Forward, backward and where a segment is computed again. The blocks that are dropped are not those that stay in a buffer
- * between forward and backward: so each other unit is pulled as often as if none were dropped. */
+/* Forward, backward and where a segment is computed again. The blocks that are dropped are not those that stay in a
+ * buffer between forward and backward: so each other unit is pulled as often as if none were dropped. */
 TEST_EACH(a_dropped_block_is_not_pulled, 6)
 {
     const struct model_config config = {&family_gpt2, 4,          2,     12,    20, 9,
@@ -147,9 +147,9 @@ TEST_EACH(a_dropped_block_is_not_pulled, 6)
     setting_close(&s);
 }
 
-/* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
- * by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie, padded or
- * not. */
+/* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters
+ * comes by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie,
+ * padded or not. */
 TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * COMMON_TYPES)
 {
     const struct model_config config = {&family_gpt2, 1,          2,     32,    120, 9,
@@ -196,9 +196,10 @@ TEST_EACH(a_scaled_loss_scales_gradients_alone, simulated() ? 1 : SETTING_CONFIG
     setting_close(&s);
 }
 
-/* Threads change no bit. Sums over rows are grouped otherwise in other microbatches and parts: within fp32 rounding of a
- * few additions. A library may also add up every product of few rows in another order. Each order is then as far from the
- * gradient as PyTorch's fp32 is, some 1e-6 of a tensor's norm in the fixtures: two are up to 2.5e-6 apart on an H100. */
+/* Threads change no bit. Sums over rows are grouped otherwise in other microbatches and parts: within fp32 rounding of
+ * a few additions. A library may also add up every product of few rows in another order. Each order is then as far from
+ * the gradient as PyTorch's fp32 is, some 1e-6 of a tensor's norm in the fixtures: two are up to 2.5e-6 apart on an
+ * H100. */
 TEST_EACH(however_a_step_is_cut_its_gradient_is_the_same, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
@@ -534,8 +535,8 @@ TEST_IF(a_link_that_ends_ends_the_step, !simulated())
         ck_assert_int_eq(rc, link.n_calls < at ? 0 : -ECANCELED);
         array_link_free(&link);
     } while (rc != 0);
-    /* 10 pulls but the 2 that stay and the 2 that backward looks nothing up in, and as many waits; 2 losses; 5 visits of
-     * 2 parts: slot, slice, done. */
+    /* 10 pulls but the 2 that stay and the 2 that backward looks nothing up in, and as many waits; 2 losses; 5 visits
+     * of 2 parts: slot, slice, done. */
     ck_assert_uint_eq(at - 1, 2 * (2 * s.model.n_visits - 4) + 2 + s.model.n_visits * 2 * 3);
     device_worker_free(&worker);
     setting_close(&s);

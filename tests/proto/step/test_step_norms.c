@@ -82,8 +82,8 @@ static double norm_of(const float *x)
     return sqrt(squares);
 }
 
-/* A bias's gradient is the sum of dy over tokens. Of a part of one row of one token, it is dy. Its norm sums 15 squares in
- * fp32. What the row has no token for is 0. */
+/* A bias's gradient is the sum of dy over tokens. Of a part of one row of one token, it is dy. Its norm sums 15 squares
+ * in fp32. What the row has no token for is 0. */
 TEST(of_a_row_of_one_token_it_is_the_norm_of_the_bias_s_gradient)
 {
     struct setting s;
@@ -106,9 +106,9 @@ TEST(of_a_row_of_one_token_it_is_the_norm_of_the_bias_s_gradient)
     setting_close(&s);
 }
 
-/* In the topmost block, dy of a token depends on that token's label alone, as no later layer mixes tokens. So with this one
- * label the bias's gradient is dy of that token, and that of every other token is 0. T stays the whole minibatch's. The
- * simulated device takes every seventh token: some of each row, one of them without a label. */
+/* In the topmost block, dy of a token depends on that token's label alone, as no later layer mixes tokens. So with this
+ * one label the bias's gradient is dy of that token, and that of every other token is 0. T stays the whole minibatch's.
+ * The simulated device takes every seventh token: some of each row, one of them without a label. */
 TEST(in_the_topmost_block_it_is_that_of_each_token)
 {
     struct setting s;
@@ -258,8 +258,8 @@ static uint32_t count_again(const struct device_worker *worker)
     return n;
 }
 
-/* Each microbatch of a block has the numbers of its own rows, forward and backward, whatever else is chosen: the last parts of
- * the minibatch, in rows that are shorter than the plan's. */
+/* Each microbatch of a block has the numbers of its own rows, forward and backward, whatever else is chosen: the last
+ * parts of the minibatch, in rows that are shorter than the plan's. */
 TEST_IF(a_block_is_given_what_is_known_of_its_rows, !backend_get()->cuda)
 {
     static const struct layer_ops spy = {see_forward, see_backward};

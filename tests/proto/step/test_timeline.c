@@ -1,6 +1,6 @@
-/* The timeline of a step: clock, played daemon and prices, against the same steps of a worker on the simulated CUDA device,
- * which has queues and prices of its own, with a daemon played otherwise (tests/kit/device/timed.h); and against the sum of
- * its visits. */
+/* The timeline of a step: clock, played daemon and prices, against the same steps of a worker on the simulated CUDA
+ * device, which has queues and prices of its own, with a daemon played otherwise (tests/kit/device/timed.h); and
+ * against the sum of its visits. */
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/device/timed.h"
 
@@ -65,9 +65,9 @@ struct drawn {
     struct timed_price prices[2];
 };
 
-/* Bytes that the optimizer touches, by hand, of the 28 that profiles measure: a fold with one part is the update too; of
- * parts each adds to both moments, then weights are updated; what is tied is added up first, of parts by visit, and then
- * the one sum takes in the other. */
+/* Bytes that the optimizer touches, by hand, of the 28 that profiles measure: a fold with one part is the update too;
+ * of parts each adds to both moments, then weights are updated; what is tied is added up first, of parts by visit, and
+ * then the one sum takes in the other. */
 static void set_prices(struct drawn *d, uint32_t n_parts)
 {
     const double grad = (double)number_bytes(d->host.goal.grad);
@@ -136,9 +136,9 @@ static void check_sums(const struct step_timeline *line)
 
 SUITE_FIXTURE(simulated_load, NULL)
 
-/* Of both steps, the second of which begins while the optimizer is at work on the first. Most draws agree to rounding. What
- * is left is found with a stash on the host behind a single buffer, and with an embedding of several units, each of which
- * the simulated device prices as if all tokens were its own. */
+/* Of both steps, the second of which begins while the optimizer is at work on the first. Most draws agree to rounding.
+ * What is left is found with a stash on the host behind a single buffer, and with an embedding of several units, each
+ * of which the simulated device prices as if all tokens were its own. */
 TEST(a_step_takes_as_long_as_on_the_simulated_device)
 {
     unsigned n_bound[PLAN_QUEUES] = {0};
@@ -217,8 +217,8 @@ enum { PART_ROWS = 5, MICROBATCH = 2, N_PARTS = 2 }; /* microbatches of 2, 2 and
     "'num_hidden_layers': " #blocks ", 'num_attention_heads': 2, 'hidden_size': 16, 'intermediate_size': 32, "         \
     "'max_position_embeddings': 16, "
 
-/* Each embedding and each head: heads of one unit and of several, padded or not; and what is frozen. Of the five blocks two
- * neighbours differ in nothing but what is frozen. */
+/* Each embedding and each head: heads of one unit and of several, padded or not; and what is frozen. Of the five blocks
+ * two neighbours differ in nothing but what is frozen. */
 static const struct {
     const char *config, *frozen;
     enum form base;
@@ -296,8 +296,8 @@ static double bytes_of_part(const struct plan *plan, const struct model *model)
     return bytes;
 }
 
-/* The step itself derives, so the timeline's computing and pulling are what it does: what the sum of visits adds for it is that
- * to rounding, in two workers' parts of three microbatches each, and nothing is pulled for it. */
+/* The step itself derives, so the timeline's computing and pulling are what it does: what the sum of visits adds for it
+ * is that to rounding, in two workers' parts of three microbatches each, and nothing is pulled for it. */
 TEST(what_is_derived_again_takes_time_and_no_pull)
 {
     static const char text[] =
@@ -337,8 +337,8 @@ TEST(what_is_derived_again_takes_time_and_no_pull)
     model_free(&model);
 }
 
-/* Where host memory is so slow that all else is nothing beside it, a step takes the bytes of all workers' copies and of the
- * optimizer at its rate. Queues that share nothing tell how many there are of one worker, and of the optimizer. */
+/* Where host memory is so slow that all else is nothing beside it, a step takes the bytes of all workers' copies and of
+ * the optimizer at its rate. Queues that share nothing tell how many there are of one worker, and of the optimizer. */
 TEST_EACH(workers_with_links_of_their_own_share_host_memory, MODELS)
 {
     uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);

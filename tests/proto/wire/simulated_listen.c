@@ -1,5 +1,5 @@
-/* The listener of tests/system/world: what proto/wire/listen.c does at a real connection, at a simulated one. It is here as it
- * needs the session from inside. */
+/* The listener of tests/system/world: what proto/wire/listen.c does at a real connection, at a simulated one. It is
+ * here as it needs the session from inside. */
 #include "proto/net/dial.h"
 #include "proto/net/port.h"
 #include "proto/wire/session_internal.h"

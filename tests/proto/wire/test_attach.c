@@ -93,7 +93,7 @@ TEST_EACH(who_says_nothing_is_turned_away, 2)
     stage_run_until(&st, &epsd.n_turned_away, 1);
 }
 
-/* ---- something at the listener that is no daemon -------------------------------------------------------------------- */
+/* ---- something at the listener that is no daemon ----------------------------------------------------------------- */
 
 static int false_daemon(void)
 {
@@ -167,7 +167,8 @@ TEST_EACH(a_daemon_that_is_none_ends_the_attempt, COUNT(strange))
     close(listening);
 }
 
-/* The daemon's session is open before the peer's, so what comes through its connection must not overtake its greeting. */
+/* The daemon's session is open before the peer's, so what comes through its connection must not overtake its
+ * greeting. */
 TEST(the_connection_waits_for_the_greeting)
 {
     const struct message release = {.kind = MESSAGE_RELEASE};

@@ -1,5 +1,5 @@
-/* A daemon that listens to a group: who is let in, and what a member who asks for much may cost the others. Only root can
- * play them. */
+/* A daemon that listens to a group: who is let in, and what a member who asks for much may cost the others. Only root
+ * can play them. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/inprocess/stage.h"
@@ -314,8 +314,8 @@ TEST(what_comes_by_tcp_has_no_budget)
     stage_run_until(&st, &side.n_closed, 1);
 }
 
-/* A request may cost time: then nothing of its user's is read, in whichever session it waits. By hand: 60 ms are 307 messages,
- * 170 ms 870, of which the debt of 512 is paid in two ticks. */
+/* A request may cost time: then nothing of its user's is read, in whichever session it waits. By hand: 60 ms are 307
+ * messages, 170 ms 870, of which the debt of 512 is paid in two ticks. */
 TEST_IF(a_user_whose_request_took_long_is_not_read, geteuid() == 0)
 {
     static struct side sides[3];

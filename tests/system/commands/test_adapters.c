@@ -93,8 +93,8 @@ TEST(a_base_in_bf16_changes_no_bit_of_packed_rows_either)
     outputs_check_same_latest("packed-full", "packed-bf16");
 }
 
-/* By hand, of rank 4 on c_attn in 3 blocks: A (4, 32) and B (96, 4), 512 of each block, in whole lines of 32 elements. What is
- * frozen takes its 4 bytes, in bf16 2, once, also with replay; the optimizer knows the adapters alone. */
+/* By hand, of rank 4 on c_attn in 3 blocks: A (4, 32) and B (96, 4), 512 of each block, in whole lines of 32 elements.
+ * What is frozen takes its 4 bytes, in bf16 2, once, also with replay; the optimizer knows the adapters alone. */
 TEST_EACH(frozen_weights_take_their_own_bytes_and_no_others, 2)
 {
     const double value = _i ? 2 : 4, trained = 3 * 512;
@@ -168,7 +168,8 @@ TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, CO
     ck_assert_double_eq_tol(loss_of(print("%s more-%s", eval, name)), loss, 1e-6 * loss);
 }
 
-/* Ranks and alphas by name, in the order in which the file has them, and blocks that are left out; as PEFT saved them. */
+/* Ranks and alphas by name, in the order in which the file has them, and blocks that are left out; as PEFT saved
+ * them. */
 static const char *const patterned[] = {"ranks", "layers"};
 
 /* Files may have their tensors in any order. */

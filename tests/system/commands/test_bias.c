@@ -1,5 +1,5 @@
-/* eps report --bias: its figures against gradients that weights give away, in runs whose update is a function of the gradient
- * alone; what it leaves behind, and what it refuses. */
+/* eps report --bias: its figures against gradients that weights give away, in runs whose update is a function of the
+ * gradient alone; what it leaves behind, and what it refuses. */
 #include "proto/model/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -142,8 +142,8 @@ static void check_layer(json_t *layer, const struct step *approximate, const str
     ck_assert_double_lt(json_number_at(layer, "cosine"), 0.9999);
 }
 
-/* Two runs, of approximate and of exact gradients, whose first step leaves the weights as they are: from there, one step
- * with a rate. The figures of the first checkpoint are those of that step. Blocks follow each other by number. */
+/* Two runs, of approximate and of exact gradients, whose first step leaves the weights as they are: from there, one
+ * step with a rate. The figures of the first checkpoint are those of that step. Blocks follow each other by number. */
 TEST_EACH(cosine_and_norms_are_those_of_the_updates, 4)
 {
     static const struct {
@@ -209,8 +209,8 @@ static void sum_draws(double *noise, double *off, struct step draws[DRAWS], cons
     *noise = sqrt(*noise), *off = sqrt(*off);
 }
 
-/* --draws: a run's exact gradients beside a form that it does not have. Each number draws anew; that of all rows, which is
- * biased, draws nothing. */
+/* --draws: a run's exact gradients beside a form that it does not have. Each number draws anew; that of all rows, which
+ * is biased, draws nothing. */
 TEST_EACH(noise_and_mean_of_several_draws_are_those_of_the_updates, 3)
 {
     static const char still[] = "--schedule constant --warmup 0 --weight-decay 0 --betas 0,0 --epsilon 1 --lr 1e-12 "
@@ -251,8 +251,9 @@ TEST_EACH(noise_and_mean_of_several_draws_are_those_of_the_updates, 3)
         close_step(&draws[k]);
 }
 
-/* Every checkpoint is measured, the oldest first; the run's directory is as it was, and the run goes on from it as if nobody
- * had looked. What is not sampled is exact: outside of blocks the gradients agree in every digit that is printed. */
+/* Every checkpoint is measured, the oldest first; the run's directory is as it was, and the run goes on from it as if
+ * nobody had looked. What is not sampled is exact: outside of blocks the gradients agree in every digit that is
+ * printed. */
 TEST(a_run_is_only_read)
 {
     const char *train = TRAIN "--model config.json --approximate wta=0.3 --save-every 2 --keep 0 --steps";
@@ -292,8 +293,8 @@ TEST(what_has_no_bias_or_cannot_tell_is_refused)
     expect_sentence("eps report exact --json", 2, "--json", "go with --bias");
 }
 
-/* Of a task, of masked tokens, of conversations in shared rows, and of sources and their targets: the form is chosen, and each
- * one's gradients are compared. */
+/* Of a task, of masked tokens, of conversations in shared rows, and of sources and their targets: the form is chosen,
+ * and each one's gradients are compared. */
 TEST_EACH(rows_of_any_kind_have_a_form_and_a_bias, 4)
 {
     static const struct {
@@ -312,8 +313,8 @@ TEST_EACH(rows_of_any_kind_have_a_form_and_a_bias, 4)
            0, _i == 3 ? "4\n" : "2\n");
 }
 
-/* Means of blocks stand for the inputs of blocks' convolutions alone: the first, of the image, and the head are exact in every
- * digit that is printed. */
+/* Means of blocks stand for the inputs of blocks' convolutions alone: the first, of the image, and the head are exact
+ * in every digit that is printed. */
 TEST(means_of_blocks_bias_layers_of_convolutions_alone)
 {
     put_images();

@@ -1,5 +1,5 @@
-/* on_blocks of libeps in real runs: steps that leave out blocks are those of a model without them; a frozen block stays as
- * with --freeze; neither workers, a killed one, nor a resume change a bit; what no step can be is refused. */
+/* on_blocks of libeps in real runs: steps that leave out blocks are those of a model without them; a frozen block stays
+ * as with --freeze; neither workers, a killed one, nor a resume change a bit; what no step can be is refused. */
 #include "proto/model/checkpoint.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -182,8 +182,8 @@ static const char *name_swapped(const char *name)
                                      : name;
 }
 
-/* A model in `folder`, of the names and shapes of the one in `like`: each tensor is the base's of the name that name_in_base
- * gives. */
+/* A model in `folder`, of the names and shapes of the one in `like`: each tensor is the base's of the name that
+ * name_in_base gives. */
 static void write_model(const char *folder, const char *like, const char *(*name_in_base)(const char *))
 {
     struct outputs_tensors four, two;
@@ -268,8 +268,9 @@ TEST(steps_in_another_order_are_those_of_a_model_with_its_blocks_so)
                   name_swapped);
 }
 
-/* The smallest budget has its stash on the host, and one unit at a time. What is trained is the two upper blocks and what is
- * above: some orders put one of these at the bottom, so backward goes further down than in the model's order. */
+/* The smallest budget has its stash on the host, and one unit at a time. What is trained is the two upper blocks and
+ * what is above: some orders put one of these at the bottom, so backward goes further down than in the model's
+ * order. */
 TEST(an_order_is_the_same_whoever_computes_it)
 {
     struct eps_train_options o = options_of("ordered");
@@ -313,7 +314,8 @@ TEST(a_block_that_is_frozen_in_each_step_is_frozen)
 
 /* ---- each step its own ---- */
 
-/* Weights and moments of blocks that the step left out, or froze, are those before; others are not; and so are counts. */
+/* Weights and moments of blocks that the step left out, or froze, are those before; others are not; and so are
+ * counts. */
 static void check_step(int t, int64_t counts[BLOCKS])
 {
     struct outputs_tensors before, after;

@@ -1,5 +1,5 @@
-/* Conversations: each answer is what eps_generate makes of the template's text; what is kept of the turns before, what is
- * dropped; and eps chat at a shell. Templates themselves: test_template. */
+/* Conversations: each answer is what eps_generate makes of the template's text; what is kept of the turns before, what
+ * is dropped; and eps chat at a shell. Templates themselves: test_template. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/processes.h"
@@ -18,7 +18,8 @@
 
 SUITE_LABELS(single)
 
-/* The byte model of test_eps_generate, 512 positions, with a template; `long` has more positions than anybody waits for. */
+/* The byte model of test_eps_generate, 512 positions, with a template; `long` has more positions than anybody waits
+ * for. */
 #define TEMPLATE                                                                                                       \
     "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('not that') }}{% endif %}"                    \
     "[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -175,8 +176,8 @@ TEST_EACH(each_answer_is_the_continuation_of_the_conversation_so_far, 2)
     ck_assert(processes_nobody());
 }
 
-/* As in training: the token that a user types ends no text. By hand: split it is <, |, endoftext's pieces, | and >; as a
- * token it is one, as the letter a is. */
+/* As in training: the token that a user types ends no text. By hand: split it is <, |, endoftext's pieces, | and >; as
+ * a token it is one, as the letter a is. */
 TEST(a_special_token_in_a_message_is_text_unless_it_is_asked_for)
 {
     struct eps_chat_options options = {.model = "special", .programs = BIN_DIR, .n_tokens = 1, .sampling = drawn(0, 1)};
@@ -197,8 +198,8 @@ TEST(a_special_token_in_a_message_is_text_unless_it_is_asked_for)
     ck_assert(processes_nobody());
 }
 
-/* Of 100 tokens a quarter is kept for the answer. By hand: "[user]one\n[assistant]" has 21 bytes, an answer of 20 tokens
- * has 20 to 60 bytes. */
+/* Of 100 tokens a quarter is kept for the answer. By hand: "[user]one\n[assistant]" has 21 bytes, an answer of 20
+ * tokens has 20 to 60 bytes. */
 TEST(a_full_context_loses_its_oldest_turns_and_keeps_the_system_message)
 {
     const struct eps_chat_options options = {

@@ -46,7 +46,8 @@ TEST(columns_and_quotes_that_nobody_reads_are_told)
            "note         quotes.tsv: 1 field is in quotes, which are read as part of the text");
 }
 
-/* Mean of -log p over the rows, p in the column of a row's own label: rows are fox and dog in turn, columns dog and fox. */
+/* Mean of -log p over the rows, p in the column of a row's own label: rows are fox and dog in turn, columns dog and
+ * fox. */
 static double loss_of_predictions(const char *path, int n_expected)
 {
     FILE *file = fopen(processes_path(path), "r");
@@ -101,7 +102,8 @@ TEST(a_classifier_is_trained_measured_and_used)
     json_decref(line), json_decref(said);
 }
 
-/* Real tokens: each row's pieces and the two special ones, cut at --seq. In the last epoch the run ends after a step. */
+/* Real tokens: each row's pieces and the two special ones, cut at --seq. In the last epoch the run ends after a
+ * step. */
 TEST(tokens_are_counted_without_padding)
 {
     expect(TRAIN "--epochs 1 --out counted --eval-data train.tsv --order sequential", 0);

@@ -88,8 +88,8 @@ static double evaluate(const char *arguments, json_int_t n_tokens)
     return loss;
 }
 
-/* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. The loss over
- * a text is that of its whole windows, and that of the rest as a text of its own. */
+/* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. The loss
+ * over a text is that of its whole windows, and that of the rest as a text of its own. */
 TEST(eval_finds_the_loss_that_the_run_ended_with)
 {
     const double all = evaluate("--data tiny.txt --batch 7", 7999);

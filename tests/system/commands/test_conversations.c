@@ -298,8 +298,8 @@ static void same_evaluation(const char *options)
     json_decref(one), json_decref(several);
 }
 
-/* A step of a whole epoch, 33 conversations in as many rows or packed in 17, has the same loss and the same gradient, but
- * for the order of sums. */
+/* A step of a whole epoch, 33 conversations in as many rows or packed in 17, has the same loss and the same gradient,
+ * but for the order of sums. */
 TEST(packed_conversations_are_learned_and_measured_as_they_are_alone)
 {
     expect(TRAIN "--batch 33 --steps 4 --seq 128 --warmup 0 --out alone", 0);
@@ -333,8 +333,8 @@ TEST(a_packed_run_that_was_stopped_ends_with_the_same_bits)
     expect("eps train --resume made --steps 2 --pack", 2, "--pack differs from the run's default without it");
 }
 
-/* Sums have 4 to 6 inputs, mostly 6, of which a row of 23 has room for three. What is left of it takes a short one in first
- * fit; in sequential order, only if that is the next. */
+/* Sums have 4 to 6 inputs, mostly 6, of which a row of 23 has room for three. What is left of it takes a short one in
+ * first fit; in sequential order, only if that is the next. */
 TEST(packing_follows_the_order)
 {
 #define PACK "eps train --model bare/config.json --data sums.jsonl --pack --seq 23 --batch 2 --steps 1 " MACHINE
@@ -370,8 +370,8 @@ TEST(what_a_model_sees_is_shown)
            "1|[[\\n\n|2|\\n\n|3");
 }
 
-/* By hand, of the sums above in the data's order: 20 inputs leave no room for 4 in a row of 23, and the tenth sum is held out.
- * A row of 4 takes sums of one digit alone. */
+/* By hand, of the sums above in the data's order: 20 inputs leave no room for 4 in a row of 23, and the tenth sum is
+ * held out. A row of 4 takes sums of one digit alone. */
 TEST(packed_rows_are_shown_as_training_has_them)
 {
     expect(

@@ -104,7 +104,8 @@ static void check_counts(uint64_t n_steps, double p)
     outputs_close_tensors(&moments);
 }
 
-/* Neither weights nor moments of a dropped block change, and its updates are not counted; weights decay in all others. */
+/* Neither weights nor moments of a dropped block change, and its updates are not counted; weights decay in all
+ * others. */
 TEST(a_dropped_block_is_neither_updated_nor_decayed)
 {
     enum { STEPS = 6 };
@@ -189,8 +190,8 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
     outputs_check_same_latest(cut, whole);
 }
 
-/* From a budget that keeps everything on the device to the smallest, which has a stash on the host and one weight buffer; 1
- * to 3 workers; with and without replay. */
+/* From a budget that keeps everything on the device to the smallest, which has a stash on the host and one weight
+ * buffer; 1 to 3 workers; with and without replay. */
 #define SHARED "--parts 4 --microbatch 1 --deterministic --drop-layers 0.5 "
 
 static void check_ways(const char *train, const char *const *ways, int n)

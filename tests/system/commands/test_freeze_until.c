@@ -35,8 +35,8 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 enum { MOST = 128 };
 
-/* What a run whose tensors were never frozen would have saved, had their moments stayed zero and uncounted: the moments of
- * `from` and zeros for all that has none. */
+/* What a run whose tensors were never frozen would have saved, had their moments stayed zero and uncounted: the moments
+ * of `from` and zeros for all that has none. */
 static void write_moments(const char *from, const char *to)
 {
     struct outputs_tensors weights, moments;
@@ -110,7 +110,8 @@ static void write_training(const char *from, const char *to)
     close(from_fd), close(fd);
 }
 
-/* "updates" of a checkpoint: how many are of a thawed tensor. Two tables, 12 tensors of each block, two of the last norm. */
+/* "updates" of a checkpoint: how many are of a thawed tensor. Two tables, 12 tensors of each block, two of the last
+ * norm. */
 static void check_counts(const char *step)
 {
     struct outputs_tensors moments;
@@ -135,8 +136,8 @@ static const char *const forms[] = {
     "--optimizer adama --parts 2 --microbatch 1",
 };
 
-/* The run that thaws by itself is the one that was frozen to its end, whose checkpoint is completed here and resumed as that
- * of a run in which nothing was ever frozen. */
+/* The run that thaws by itself is the one that was frozen to its end, whose checkpoint is completed here and resumed as
+ * that of a run in which nothing was ever frozen. */
 TEST_EACH(a_thawed_run_is_one_resumed_with_fresh_moments, COUNT(forms))
 {
     char once[20], frozen[20], from[40], to[40];
@@ -185,7 +186,8 @@ TEST_EACH(a_killed_run_resumes_bit_for_bit, 2)
     outputs_check_same_metrics(cut, whole, end);
 }
 
-/* A worker of a shared daemon is killed once the checkpoint of the thaw is there; a second job of that daemon follows. */
+/* A worker of a shared daemon is killed once the checkpoint of the thaw is there; a second job of that daemon
+ * follows. */
 TEST(workers_of_a_shared_daemon_and_a_killed_one_change_no_bit)
 {
     const char *options =
@@ -313,7 +315,8 @@ TEST_EACH(the_least_host_memory_lasts_through_a_thaw, 2)
     expect("ls -d over", 2);
 }
 
-/* Likewise for want of the norms that blocks remember once they are thawed: of the first steps, all blocks are frozen. */
+/* Likewise for want of the norms that blocks remember once they are thawed: of the first steps, all blocks are
+ * frozen. */
 TEST(norms_of_the_thawed_form_are_counted_before_the_first_step)
 {
     static const char run[] = "--model relu.json --batch 4 --seq 16 --device-mem 8MiB --freeze 'h.*' --freeze-until 3 "

@@ -86,7 +86,8 @@ TEST(frozen_tensors_stay_as_they_were_and_are_exported)
     expect_absent("begun/latest/training.json", "freeze");
 }
 
-/* lm_head (256, 32); two blocks of 12 * 32^2 + 13 * 32. Both moments of each, and less room for the moments' checksums. */
+/* lm_head (256, 32); two blocks of 12 * 32^2 + 13 * 32. Both moments of each, and less room for the moments'
+ * checksums. */
 TEST(the_plan_says_what_it_saves)
 {
     const char *line = "eps plan --model untied.json --batch 4 --seq 16 --device cpu --device-mem 64MiB --json %s";
@@ -102,8 +103,9 @@ TEST(the_plan_says_what_it_saves)
     json_decref(all), json_decref(some);
 }
 
-/* Three blocks of four matrices, (32, 96), (32, 32), (32, 128) and (128, 32): 36,864 weights in 672 rows, 576 blocks of 64.
- * At this budget all units are resident, so each is pulled once a step. Replay has a second buffer of what is trained alone. */
+/* Three blocks of four matrices, (32, 96), (32, 32), (32, 128) and (128, 32): 36,864 weights in 672 rows, 576 blocks of
+ * 64. At this budget all units are resident, so each is pulled once a step. Replay has a second buffer of what is
+ * trained alone. */
 static const struct {
     const char *base;
     double bytes;

@@ -223,8 +223,8 @@ TEST(requests_that_do_not_fit_end_the_session)
     end(&c);
 }
 
-/* Of three rows: the daemon counts each row's tokens, and passes all to one worker. A cache has keys and values of 90 tokens,
- * in whole tiles of 64, of 3 layers of width 64; the segment 3 rows of ids, in whole lines, and of logits. */
+/* Of three rows: the daemon counts each row's tokens, and passes all to one worker. A cache has keys and values of 90
+ * tokens, in whole tiles of 64, of 3 layers of width 64; the segment 3 rows of ids, in whole lines, and of logits. */
 TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
 {
     static const struct plan_tokens passes[][3] = {{{0, 0, 70, 0}, {1, 0, 5, 0}, {2, 0, 30, 0}},

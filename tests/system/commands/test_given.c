@@ -1,5 +1,5 @@
-/* on_rows of libeps in real runs: steps of rows that the caller writes are those of a run that reads the same rows; a rate
- * counts for its step; a save is made when it is asked for; what no rows can be is refused. */
+/* on_rows of libeps in real runs: steps of rows that the caller writes are those of a run that reads the same rows; a
+ * rate counts for its step; a save is made when it is asked for; what no rows can be is refused. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -167,8 +167,8 @@ TEST(a_run_that_thaws_goes_on_asking)
     expect("cmp thawed-read/latest/model.safetensors thawed-given/latest/model.safetensors", 0);
 }
 
-/* Before the first step there is nothing to save; after the second there is; then it is there already. The run ends before
- * its fourth, and saves the third. */
+/* Before the first step there is nothing to save; after the second there is; then it is there already. The run ends
+ * before its fourth, and saves the third. */
 TEST(a_save_and_an_end_come_between_steps)
 {
     const struct given given = {

@@ -123,8 +123,8 @@ static const struct grown {
 } cases[] = {{"gpt2", 2, 2, false}, {"gpt2", 2, 1, true},   {"llama", 3, 3, false},
              {"llama", 3, 2, true}, {"gemma", 4, 4, false}, {"gemma", 4, 1, true}};
 
-/* The checkpoint that the run begins from has each block's copies; then all train, the copies with counts of their own. What
- * transformers makes of such a directory, check_saved.py tells. */
+/* The checkpoint that the run begins from has each block's copies; then all train, the copies with counts of their own.
+ * What transformers makes of such a directory, check_saved.py tells. */
 TEST_EACH(each_tensor_is_what_it_copies_and_trains_on, COUNT(cases))
 {
     const struct grown *c = &cases[_i];
@@ -147,8 +147,8 @@ TEST_EACH(each_tensor_is_what_it_copies_and_trains_on, COUNT(cases))
         outputs_check_python(step);
 }
 
-/* Adam's first update of a tensor is the rate in each element, against its gradient's sign: so it is in blocks whose moments
- * begin with zeros, and not in those that have had three updates. */
+/* Adam's first update of a tensor is the rate in each element, against its gradient's sign: so it is in blocks whose
+ * moments begin with zeros, and not in those that have had three updates. */
 TEST(a_new_block_s_first_update_is_corrected_as_a_first_one)
 {
     struct outputs_tensors before, after;

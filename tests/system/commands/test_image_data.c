@@ -23,7 +23,8 @@ static void put_images(const char *images, const char *labels, uint8_t n)
     processes_write(labels, classes, 8 + (size_t)n);
 }
 
-/* By hand: with other held-out data 20 of each class are trained on, so the mean is 100 / 255, and the deviation, too. */
+/* By hand: with other held-out data 20 of each class are trained on, so the mean is 100 / 255, and the deviation,
+ * too. */
 TEST(images_are_described_with_their_classes)
 {
     put_images("train-images", "train-labels", 40);

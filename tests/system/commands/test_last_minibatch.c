@@ -1,5 +1,6 @@
-/* An epoch's last minibatch, which has fewer rows than the others: no figure that a run reports depends on the places that stay
- * empty. The same three rows are trained on by minibatches of three, and of sixteen in four parts, of which three are empty. */
+/* An epoch's last minibatch, which has fewer rows than the others: no figure that a run reports depends on the places
+ * that stay empty. The same three rows are trained on by minibatches of three, and of sixteen in four parts, of which
+ * three are empty. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

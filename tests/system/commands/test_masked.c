@@ -36,8 +36,8 @@ static void setup(void)
 SUITE_TIMEOUT(120)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-/* The run's held-out masks are those of eps eval with the run's seed and fraction. Fresh weights find all 330 tokens about
- * equally likely. */
+/* The run's held-out masks are those of eps eval with the run's seed and fraction. Fresh weights find all 330 tokens
+ * about equally likely. */
 TEST(the_loss_of_eps_eval_is_the_run_s)
 {
     expect(TRAIN "--steps 5 --eval-every 5 --seed 7 --mask-fraction 0.2 --lr 1e-2 --out run", 0,

@@ -1,5 +1,5 @@
-/* Preferences, as a user trains on them, stops and resumes, and what is refused. The weights are fresh ones of a small GPT-2
- * of bytes, beside a chat template. */
+/* Preferences, as a user trains on them, stops and resumes, and what is refused. The weights are fresh ones of a small
+ * GPT-2 of bytes, beside a chat template. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -14,7 +14,8 @@
 static const char template[] = "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '\n' }}{% endfor %}"
                                "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
 
-/* 40 preferences for "yes" and a number over "no" of other lengths; the same as texts, and without a prompt of their own. */
+/* 40 preferences for "yes" and a number over "no" of other lengths; the same as texts, and without a prompt of their
+ * own. */
 static void setup(void)
 {
     processes_setup();
@@ -131,8 +132,9 @@ TEST(a_run_that_was_stopped_ends_with_the_same_bits_against_the_same_reference)
     expect("eps train --resume stopped --steps 9 --dpo-beta 0.2", 2, "--dpo-beta");
 }
 
-/* As in TRL 1.16 (DPOTrainer, the adapter "ref"): of an adapter that goes on being trained, the reference is that adapter as
- * it was, not its base. So the first loss is log 2 again, though the adapter has moved away from the base. */
+/* As in TRL 1.16 (DPOTrainer, the adapter "ref"): of an adapter that goes on being trained, the reference is that
+ * adapter as it was, not its base. So the first loss is log 2 again, though the adapter has moved away from the
+ * base. */
 TEST(the_reference_of_an_adapter_is_the_adapter_as_it_was)
 {
 #define ADAPT(model) "eps train --data pairs.jsonl --batch 8 --lr 1e-2 " MACHINE "--model " model " "

@@ -1,5 +1,5 @@
-/* eps train --replace as a user has it: what each tensor of the changed checkpoint is, that a widened model computes what it
- * did before, how it trains on, what is refused. */
+/* eps train --replace as a user has it: what each tensor of the changed checkpoint is, that a widened model computes
+ * what it did before, how it trains on, what is refused. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -211,8 +211,8 @@ static void check_updates(const struct replaced *c, const char *step, int64_t ch
     check_counts(step, changed, others, n);
 }
 
-/* fresh-N: a model that begins with the new widths; frozen layers have what they were drawn with. Where all blocks have one
- * width it is one number again, so that transformers loads the checkpoint. */
+/* fresh-N: a model that begins with the new widths; frozen layers have what they were drawn with. Where all blocks have
+ * one width it is one number again, so that transformers loads the checkpoint. */
 TEST_EACH(each_unit_is_kept_or_new_and_trains_on, COUNT(cases))
 {
     const struct replaced *c = &cases[_i];

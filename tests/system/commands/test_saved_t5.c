@@ -1,5 +1,5 @@
-/* T5 as transformers saves it, and an adapter as PEFT does (tests/oracle/make_saved.py): in and out of the commands. What
- * transformers makes of what is trained here: tests/oracle/check_saved.py and check_adapters.py. */
+/* T5 as transformers saves it, and an adapter as PEFT does (tests/oracle/make_saved.py): in and out of the commands.
+ * What transformers makes of what is trained here: tests/oracle/check_saved.py and check_adapters.py. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -1,5 +1,6 @@
-/* on_weights of libeps in real runs: a server, another process, takes the weights after steps, by name and in an order of its
- * own, and finds those of the checkpoint of that step, bit for bit; nobody can write them; the run's bits stay. */
+/* on_weights of libeps in real runs: a server, another process, takes the weights after steps, by name and in an order
+ * of its own, and finds those of the checkpoint of that step, bit for bit; nobody can write them; the run's bits
+ * stay. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -274,7 +275,8 @@ struct looked {
     struct kept kept[MOST];
 };
 
-/* Trains; what a server, which is another process, is given after each look is found here. Returns how many looks that are. */
+/* Trains; what a server, which is another process, is given after each look is found here. Returns how many looks that
+ * are. */
 static size_t train(struct eps_train_options *o, struct looked looks[STEPS + 1])
 {
     int ends[2], status;

@@ -1,6 +1,6 @@
-/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed, with
- * any budget and workers, planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how
- * places change: tests/eps/store/test_rewire.c. */
+/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed,
+ * with any budget and workers, planned, evaluated, refused. That steps are PyTorch's:
+ * tests/system/exact/test_exact_training.c; how places change: tests/eps/store/test_rewire.c. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -43,8 +43,8 @@ static uint64_t count_nonzero(const char *step, const char *name)
     return found;
 }
 
-/* Checkpoints have whole matrices, of which three in ten elements are there, and moments of these alone. The number of all
- * stays when places change, before the steps that --sparse says. */
+/* Checkpoints have whole matrices, of which three in ten elements are there, and moments of these alone. The number of
+ * all stays when places change, before the steps that --sparse says. */
 TEST(a_run_trains_a_share_of_its_weights)
 {
     static const uint64_t sizes[] = {32 * 96, 32 * 32, 32 * 128, 128 * 32};
@@ -112,8 +112,8 @@ TEST(a_killed_run_resumes_bit_for_bit)
     outputs_check_same_latest("killed", "lived");
 }
 
-/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers. That workers may be lost: the seeded
- * world. */
+/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers. That workers may be lost: the
+ * seeded world. */
 TEST(neither_budget_nor_workers_change_a_bit)
 {
     static const char *const forms[] = {"--parts 4", "--parts 2 --optimizer adama",

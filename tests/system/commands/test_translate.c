@@ -1,5 +1,6 @@
-/* An encoder-decoder with dynamic convolutions as a user has it: trained by the command, killed and resumed, and by two workers;
- * then it writes what it has learned, and is scored. Its tokens, by an independent search: test_eps_generate_targets. */
+/* An encoder-decoder with dynamic convolutions as a user has it: trained by the command, killed and resumed, and by two
+ * workers; then it writes what it has learned, and is scored. Its tokens, by an independent search:
+ * test_eps_generate_targets. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

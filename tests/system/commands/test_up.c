@@ -87,8 +87,8 @@ static pid_t start_run(const char *options)
                            NULL);
 }
 
-/* Its daemon saves at the first signal, as a run's own does. A terminal's Ctrl-C goes to all processes of the group: only
- * eps up is to hear it. */
+/* Its daemon saves at the first signal, as a run's own does. A terminal's Ctrl-C goes to all processes of the group:
+ * only eps up is to hear it. */
 TEST_EACH(a_signal_saves_and_ends_all, 2)
 {
     const pid_t up = start(_i ? "exec setsid eps up lab" WORKER : "exec eps up lab" WORKER);
@@ -164,8 +164,8 @@ TEST(mpirun_starts_it_on_each_host)
     train_and_stop(up);
 }
 
-/* Slurm and systemd may send SIGTERM to all processes of a job. Steps are slow here, so that eps up passes the signal on
- * while the run has not saved yet. */
+/* Slurm and systemd may send SIGTERM to all processes of a job. Steps are slow here, so that eps up passes the signal
+ * on while the run has not saved yet. */
 TEST_EACH(a_signal_to_every_process_saves, 2)
 {
     if (_i && !has_mpirun())
@@ -198,8 +198,8 @@ TEST(a_signal_to_every_process_ends_an_idle_daemon_well)
     }
 }
 
-/* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its time is
- * over, and goes on when it is submitted again. */
+/* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its
+ * time is over, and goes on when it is submitted again. */
 TEST(the_manuals_batch_script_trains_on)
 {
     static const char submit[] = MPI "PATH=" BIN_DIR ":$PWD:$PATH exec bash ./job >job.log 2>&1";

@@ -60,8 +60,8 @@ static void check_mode(const char *path, mode_t mode)
                   info.st_mode & 07777, info.st_gid);
 }
 
-/* A member's worker, a member's run, with the bits of one in a daemon of its own, over a channel; the owner stops it, members
- * and strangers do not. */
+/* A member's worker, a member's run, with the bits of one in a daemon of its own, over a channel; the owner stops it,
+ * members and strangers do not. */
 TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 {
     const char *const service = users_service(), *const home = make("home", USERS_MEMBER),
@@ -103,7 +103,8 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     ck_assert_int_ne(access(service, F_OK), 0);
 }
 
-/* A run of this user's, which could use two workers, by one or by none: *by is its number. The daemon says this of another. */
+/* A run of this user's, which could use two workers, by one or by none: *by is its number. The daemon says this of
+ * another. */
 static void trains(uid_t uid, const char *out, const unsigned *by, const char *of_another)
 {
     char none[] = "no worker of yours or of its owner after 0.1 s, only 1 of other users";

@@ -1,5 +1,5 @@
-/* Files of a member of the group: the daemon gets what is in them and touches none, so a client whose disk hangs, or that is
- * stopped, costs its own job. With real processes of several users; only root can play them. */
+/* Files of a member of the group: the daemon gets what is in them and touches none, so a client whose disk hangs, or
+ * that is stopped, costs its own job. With real processes of several users; only root can play them. */
 #include "eps/daemon.h"
 #include "proto/wire/files.h"
 #include "tests/kit/command.h"
@@ -393,7 +393,8 @@ TEST(a_members_run_has_the_bits_of_the_owners)
     stop(daemon);
 }
 
-/* The client flushes the files, and lets the system forget them; what the daemon then reads of them is not what it wrote. */
+/* The client flushes the files, and lets the system forget them; what the daemon then reads of them is not what it
+ * wrote. */
 TEST_IF(a_members_checkpoint_that_the_disk_loses_is_not_put_in_place,
         !SANITIZED) /* which wants to be preloaded first */
 {

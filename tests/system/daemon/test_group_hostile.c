@@ -28,7 +28,8 @@ static const char *entries(const char *directory)
     return outputs_names(print("%s/%s", users_service(), directory));
 }
 
-/* What a member's hostile process does; it says hello as each role, and is a peer that nothing keeps from anything else. */
+/* What a member's hostile process does; it says hello as each role, and is a peer that nothing keeps from anything
+ * else. */
 static uint8_t hello[MESSAGE_MAX_BYTES], question[MESSAGE_MAX_BYTES];
 static size_t n_hello, n_question;
 
@@ -261,8 +262,8 @@ static double clock_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Asks as many questions as the daemon takes, for N_SECONDS at least; tells the number of its answers. They are no more than
- * it owes in so many seconds: its own are no shorter than the clock's, and may be one more at either end. */
+/* Asks as many questions as the daemon takes, for N_SECONDS at least; tells the number of its answers. They are no more
+ * than it owes in so many seconds: its own are no shorter than the clock's, and may be one more at either end. */
 static void flood(int told)
 {
     struct message m = {.kind = MESSAGE_STATUS, .sequence = 1};
@@ -422,8 +423,8 @@ static void bring_huge_jobs(int told)
     dprintf(told, "%u", most);
 }
 
-/* The daemon answers nobody while it plans, so what is planned in a second is bounded by time: less than half of these, where
- * one takes 5 ms or more. */
+/* The daemon answers nobody while it plans, so what is planned in a second is bounded by time: less than half of these,
+ * where one takes 5 ms or more. */
 TEST(a_members_huge_jobs_do_not_take_all_of_the_daemons_time)
 {
     const pid_t daemon = users_start_service("--group");

@@ -1,5 +1,5 @@
-/* The norms of gradients that a daemon remembers of the tokens of the training data, with real workers: what a step finds of
- * them, what a checkpoint has, and that neither workers, their loss nor a stop in between changes a bit.
+/* The norms of gradients that a daemon remembers of the tokens of the training data, with real workers: what a step
+ * finds of them, what a checkpoint has, and that neither workers, their loss nor a stop in between changes a bit.
  *
  * The client is the kit's driver, which sees what workers see: the segment with minibatches. */
 #include "proto/model/checkpoint.h"
@@ -198,8 +198,8 @@ static uint32_t same_entry(uint64_t step, uint32_t token)
     return entry(step * 0, token);
 }
 
-/* The step before still folds its last contributions, which outlast messages, when the next one is opened: what is pulled of
- * that one comes with the norms of its tokens. */
+/* The step before still folds its last contributions, which outlast messages, when the next one is opened: what is
+ * pulled of that one comes with the norms of its tokens. */
 TEST(a_step_that_is_opened_ahead_finds_them_too)
 {
     enum { N_STEPS = 16 };

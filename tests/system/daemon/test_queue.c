@@ -216,8 +216,8 @@ static void on_restarted(void *user, const char *sentence)
     strncat(notes, sentence, sizeof notes - strlen(notes) - 1);
 }
 
-/* It has made room, and is called again: it waits in the queue, and ends as if it had been alone. Without --restarts, it says
- * how to go on. */
+/* It has made room, and is called again: it waits in the queue, and ends as if it had been alone. Without --restarts,
+ * it says how to go on. */
 TEST_EACH(a_run_that_made_room_goes_on_if_it_may, 2)
 {
     static const struct eps_train_events events = {.on_step = on_slow_step, .on_note = on_restarted};
@@ -243,7 +243,7 @@ TEST_EACH(a_run_that_made_room_goes_on_if_it_may, 2)
     expect_stop(daemon);
 }
 
-/* ---- a person who thinks while others wait ------------------------------------------------------------------------- */
+/* ---- a person who thinks while others wait ----------------------------------------------------------------------- */
 
 struct heard {
     char text[400];

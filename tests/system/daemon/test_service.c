@@ -197,7 +197,8 @@ static bool has_fds(void *context)
     return processes_count_fds(expected->pid) == expected->n;
 }
 
-/* The daemon's own memory may move by the slack of its allocator, 128 KiB: five bytes for each question would be more. */
+/* The daemon's own memory may move by the slack of its allocator, 128 KiB: five bytes for each question would be
+ * more. */
 TEST(a_hundred_observers_of_a_job_leave_memory_and_descriptors_as_they_are)
 {
     static const char *const train[] = {"train",    "--connect", "lab",     "--model", "tiny.json", "--data",

@@ -5,8 +5,8 @@
 
 SUITE_LABELS(slow, on_cuda_release)
 
-/* Chains of up to three values, from a norm, or a norm and a pool, on; of two in the middle; without a shortcut, and with a norm
- * of its own. What is frozen, and what convolutions read as means. */
+/* Chains of up to three values, from a norm, or a norm and a pool, on; of two in the middle; without a shortcut, and
+ * with a norm of its own. What is frozen, and what convolutions read as means. */
 static const struct {
     const char *fixture;
     struct inprocess_options how;

@@ -14,10 +14,11 @@ static const struct {
     double loss, course; /* of a loss; of those of 20 steps: in fp16 half a unit of what PyTorch gives */
 } halves[] = {{"half", NUMBER_BF16, 1e-3, 5e-3}, {"half_fp16", NUMBER_FP16, 1.25e-4, 0x1p-9}};
 
-/* Each tensor is no farther from float64 than PyTorch's type, whose activations, like ours, are rounded wherever they are
- * written; a quarter for how roundings fall. The gradient of a key bias, which is 0 but for rounding, is below what
- * PyTorch's comes to. The loss has nothing but roundings of 2^-9 of activations behind it, many and of either sign: 1e-3
- * of it; in fp16, of which 2^-12 are the roundings, an eighth of that. Of 8 rows: the whole minibatch at once, in two parts, and row by row in eight. */
+/* Each tensor is no farther from float64 than PyTorch's type, whose activations, like ours, are rounded wherever they
+ * are written; a quarter for how roundings fall. The gradient of a key bias, which is 0 but for rounding, is below what
+ * PyTorch's comes to. The loss has nothing but roundings of 2^-9 of activations behind it, many and of either sign:
+ * 1e-3 of it; in fp16, of which 2^-12 are the roundings, an eighth of that. Of 8 rows: the whole minibatch at once, in
+ * two parts, and row by row in eight. */
 TEST_EACH(a_gradient_in_16_bits_is_as_near_as_pytorchs, 3 * COUNT(halves))
 {
     static const uint32_t cuts[][2] = {{1, 8}, {2, 3}, {8, 1}}; /* parts, rows of a microbatch */
@@ -37,9 +38,9 @@ TEST_EACH(a_gradient_in_16_bits_is_as_near_as_pytorchs, 3 * COUNT(halves))
     exact_close(&exact);
 }
 
-/* By AdamW of an fp32 master, which PyTorch has beside a model in 16 bits. Adam's first step goes by the sign alone: what has
- * a first gradient within rounding of 0 is left out. Of PyTorch's own two attentions one is 1.5 times as far from float64
- * as the other at the worst tensor of half of all models, hence 2. */
+/* By AdamW of an fp32 master, which PyTorch has beside a model in 16 bits. Adam's first step goes by the sign alone:
+ * what has a first gradient within rounding of 0 is left out. Of PyTorch's own two attentions one is 1.5 times as far
+ * from float64 as the other at the worst tensor of half of all models, hence 2. */
 TEST_EACH(twenty_steps_in_16_bits_are_as_near_as_pytorchs, !backend_get()->simulated && !SANITIZED ? COUNT(halves) : 0)
 {
     const struct inprocess_options how = {.n_parts = 1,
@@ -59,8 +60,8 @@ TEST_EACH(twenty_steps_in_16_bits_are_as_near_as_pytorchs, !backend_get()->simul
     exact_close(&exact);
 }
 
-/* Residual nets by SGD with Nesterov's momentum. Weights and running statistics have fp32 masters; momentum is kept in fp32, or
- * in 16 bits, as PyTorch's is there. */
+/* Residual nets by SGD with Nesterov's momentum. Weights and running statistics have fp32 masters; momentum is kept in
+ * fp32, or in 16 bits, as PyTorch's is there. */
 static const struct {
     const char *fixture;
     enum number_type type, momentum;

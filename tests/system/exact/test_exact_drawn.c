@@ -10,7 +10,8 @@ SUITE_LABELS(release)
 
 enum { N_OF_TYPE = 6 };
 
-/* The largest distance of a tensor from float64, in PyTorch's own. The gradient of a key bias is nothing but rounding. */
+/* The largest distance of a tensor from float64, in PyTorch's own. The gradient of a key bias is nothing but
+ * rounding. */
 static double worst_of(struct exact *exact, const struct fixture_set *set)
 {
     double worst = 0;
@@ -55,9 +56,9 @@ static int rising(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sixty models the script finds medians of 1.23 and 1.20, 95 % at 1.99 and 2.26, worsts of 2.03 and 4.36; of PyTorch's
- * one attention beside its other no less. The median of six may be off by a third of that, and a sketch's distance by a
- * tenth; their worst is seldom beyond the 95 %. */
+/* Of sixty models the script finds medians of 1.23 and 1.20, 95 % at 1.99 and 2.26, worsts of 2.03 and 4.36; of
+ * PyTorch's one attention beside its other no less. The median of six may be off by a third of that, and a sketch's
+ * distance by a tenth; their worst is seldom beyond the 95 %. */
 TEST_EACH(gradients_are_as_near_as_pytorchs, 2)
 {
     static const double medians[] = {1.6, 1.6}, worsts[] = {3, 3.5};

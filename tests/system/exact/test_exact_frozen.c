@@ -9,9 +9,9 @@
 
 SUITE_LABELS(single, on_cuda_release)
 
-/* The tied table; all but biases; all below the topmost block; the last norm; all but that norm; where blocks differ, all
- * of one kind, and others in whole and in part; where they are of several layers, single ones and all up to the midst of a
- * block. */
+/* The tied table; all but biases; all below the topmost block; the last norm; all but that norm; where blocks differ,
+ * all of one kind, and others in whole and in part; where they are of several layers, single ones and all up to the
+ * midst of a block. */
 static const char *const fixtures[] = {"frozen_wte",      "frozen_weights",      "frozen_blocks",    "frozen_norm",
                                        "frozen_body",     "frozen_alternating",  "frozen_chunked",   "frozen_experts",
                                        "frozen_shifted",  "frozen_crossing",     "frozen_part_norm", "frozen_t5",
@@ -139,8 +139,8 @@ static void check_same(struct exact *a, const float *in_a, struct exact *b, cons
                   "%s", t->name);
 }
 
-/* One part or two workers; microbatches; recomputed, or by a planner that has room to keep everything. The simulated device
- * takes the first way alone, of every third fixture. */
+/* One part or two workers; microbatches; recomputed, or by a planner that has room to keep everything. The simulated
+ * device takes the first way alone, of every third fixture. */
 static const struct inprocess_options ways[] = {
     {.n_parts = 1, .microbatch = 4},
     {.n_parts = 2, .microbatch = 3, .precision = NUMBER_BF16},

@@ -1,5 +1,5 @@
-/* Classifiers and a regression against transformers in float64: loss, logits, gradient, and the weights after three steps;
- * rows of different length, padded more and less. What tests/oracle/make_labels.py made. */
+/* Classifiers and a regression against transformers in float64: loss, logits, gradient, and the weights after three
+ * steps; rows of different length, padded more and less. What tests/oracle/make_labels.py made. */
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
@@ -94,9 +94,9 @@ static double gradient(struct exact *exact, uint32_t n_tokens, uint32_t padding)
 /* One row in a microbatch, and all at once. */
 static const struct inprocess_options hows[] = {{.n_parts = 1, .microbatch = 3}, {.n_parts = 7, .adamw = true}};
 
-/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The exact value, rounded to fp32, may be
- * 2^-24 of it away: of a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys, whose
- * gradient is rounding alone. */
+/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The exact value, rounded to fp32, may
+ * be 2^-24 of it away: of a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys,
+ * whose gradient is rounding alone. */
 static void check_set(struct exact *exact, const struct fixture_set *set, double keys)
 {
     for (size_t i = 0; i < fixture_n_pieces(set); i++) {

@@ -1,5 +1,5 @@
-/* Pairs of texts against PyTorch in float64: the loss of direct preference optimisation, rewards, gradient, and the weights
- * after three steps. What tests/oracle/make_preferences.py made. */
+/* Pairs of texts against PyTorch in float64: the loss of direct preference optimisation, rewards, gradient, and the
+ * weights after three steps. What tests/oracle/make_preferences.py made. */
 #include "proto/plan/memory/data.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"

@@ -1,5 +1,5 @@
-/* What must not change a bit: threads, weight buffers, budget, replay, when the optimizer commits, AdamA in one part, and
- * with --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
+/* What must not change a bit: threads, weight buffers, budget, replay, when the optimizer commits, AdamA in one part,
+ * and with --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
 #include "proto/plan/search.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
@@ -190,9 +190,9 @@ static bool reads_means(int net, const char *name)
     return any;
 }
 
-/* Of inputs as means of blocks: the loss is the exact one, and so are gradients of activations, as all of convolutions of a
- * block's own input, of norms, biases and the head show; those of the convolutions themselves are not, and the larger the blocks, the
- * farther off they are. */
+/* Of inputs as means of blocks: the loss is the exact one, and so are gradients of activations, as all of convolutions
+ * of a block's own input, of norms, biases and the head show; those of the convolutions themselves are not, and the
+ * larger the blocks, the farther off they are. */
 TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(nets))
 {
     struct inprocess_options how = {.n_parts = 1, .microbatch = 3};
@@ -222,8 +222,8 @@ TEST_EACH(means_of_blocks_change_gradients_of_their_convolutions_alone, COUNT(ne
     exact_close(&exact);
 }
 
-/* Of nets, whose convolutions, norms and labels sum row by row: a part of 8 rows at once, and in 2, 4 and 8 microbatches, none
- * of which divides a ghost batch. */
+/* Of nets, whose convolutions, norms and labels sum row by row: a part of 8 rows at once, and in 2, 4 and 8
+ * microbatches, none of which divides a ghost batch. */
 static const char *const cut[] = {"wide_resnet", "resnet_basic", "resnet_bottleneck", "ghost_wide", "sparse_wide"};
 
 TEST_EACH(no_microbatch_changes_a_bit_of_a_net, COUNT(cut) * NUMBER_TYPES)
@@ -251,8 +251,8 @@ TEST_EACH(no_microbatch_changes_a_bit_of_a_net, COUNT(cut) * NUMBER_TYPES)
     }
 }
 
-/* Four parts at once, two after two, and one after another: with less memory, down to the least. Then by two workers in that.
- * Two of the models have a tied table. */
+/* Four parts at once, two after two, and one after another: with less memory, down to the least. Then by two workers in
+ * that. Two of the models have a tied table. */
 static const char *const grouped[] = {"a", "b", "chunked", "t5", "t5_gated", "pictures", "wide_resnet"};
 
 TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
@@ -297,8 +297,8 @@ TEST_EACH(row_groups_change_no_bit, COUNT(grouped) * NUMBER_TYPES)
     exact_close(&exact);
 }
 
-/* AdamA's parts, and SGD's, one after another: of a layer at a time, eager; of the whole model, folded in the least memory; then
- * by two workers. Most models have a tied table. */
+/* AdamA's parts, and SGD's, one after another: of a layer at a time, eager; of the whole model, folded in the least
+ * memory; then by two workers. Most models have a tied table. */
 static const char *const folded[] = {"a", "b", "t5", "t5_gated", "sgd", "pictures"};
 
 TEST_EACH(folded_part_by_part_no_bit_changes, COUNT(folded) * 2)
@@ -330,7 +330,8 @@ TEST_EACH(folded_part_by_part_no_bit_changes, COUNT(folded) * 2)
     }
 }
 
-/* Of the first moments, relative to the second's norm; and no v of the second is more than so many times the first's. */
+/* Of the first moments, relative to the second's norm; and no v of the second is more than so many times the
+ * first's. */
 static double distance(const struct exact *a, const struct exact *b, double most_v)
 {
     const struct model *model = &a->ip->model;

@@ -15,8 +15,8 @@ static const char *const fixtures[] = {"a",          "alternating",   "t5",
 
 enum { STEPS = 200, LEAST_STEPS = 20 };
 
-/* One step more, of the same weights and minibatch, as the rate is 0: another sample. Squared distances of its gradient from
- * PyTorch's, piece by piece, are added to squares; the gradient to mean. */
+/* One step more, of the same weights and minibatch, as the rate is 0: another sample. Squared distances of its gradient
+ * from PyTorch's, piece by piece, are added to squares; the gradient to mean. */
 static void add_estimate(struct exact *exact, const struct fixture_set *set, double *squares, float *mean, uint64_t n)
 {
     memset(exact->gradient, 0, n * sizeof *exact->gradient);
@@ -30,8 +30,8 @@ static void add_estimate(struct exact *exact, const struct fixture_set *set, dou
         mean[i] += exact->gradient[i];
 }
 
-/* The mean's squared distance is the variance of one estimate over their number, to three standard deviations if it all were
- * in one direction. Of what is exact, a distance is rounding alone. */
+/* The mean's squared distance is the variance of one estimate over their number, to three standard deviations if it all
+ * were in one direction. Of what is exact, a distance is rounding alone. */
 TEST_EACH(the_mean_of_estimates_is_pytorchs, COUNT(fixtures))
 {
     const struct inprocess_options how = {.n_parts = 1, .microbatch = 3, .adamw = true, .sampling = {.share = 0.3}};

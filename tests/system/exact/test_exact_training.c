@@ -1,5 +1,5 @@
-/* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
- * microbatches, SGD in 1 and 4, clipped norms, steps that drop blocks. */
+/* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with
+ * as many microbatches, SGD in 1 and 4, clipped norms, steps that drop blocks. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/test.h"
@@ -91,8 +91,8 @@ static const struct {
     {"b", 8, 1, false, false},
 };
 
-/* The simulated device leaves out what is the optimizer's, on the host. Under a sanitizer the last alone: of AdamA, in the
- * most parts and microbatches. */
+/* The simulated device leaves out what is the optimizer's, on the host. Under a sanitizer the last alone: of AdamA, in
+ * the most parts and microbatches. */
 TEST_RANGE(all_steps_are_pytorchs, SANITIZED && !backend_get()->simulated ? COUNT(runs) - 1 : 0,
            backend_get()->simulated ? 1 : COUNT(runs))
 {

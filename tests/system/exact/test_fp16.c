@@ -1,4 +1,5 @@
-/* Training in fp16 in real programs: the loss's scale, and that neither memory, workers nor interruptions change a byte. */
+/* Training in fp16 in real programs: the loss's scale, and that neither memory, workers nor interruptions change a
+ * byte. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -31,8 +32,8 @@ static json_t *line_of(const char *run, unsigned step)
     return expect_json(print("sed -n %up %s/metrics.jsonl", step, run), 0);
 }
 
-/* Each step that overflows is skipped, leaves no trace, and halves the scale for the next one; the others leave it. A run that
- * goes on elsewhere begins with the scale of its checkpoint. */
+/* Each step that overflows is skipped, leaves no trace, and halves the scale for the next one; the others leave it. A
+ * run that goes on elsewhere begins with the scale of its checkpoint. */
 TEST(what_overflows_is_skipped_and_halves_the_scale)
 {
     double scale = 65536;

@@ -1,5 +1,5 @@
-/* Convolutional nets in real programs, on images: what torchvision's layout of weights gives, and that neither memory, workers
- * nor interruptions change a byte. */
+/* Convolutional nets in real programs, on images: what torchvision's layout of weights gives, and that neither memory,
+ * workers nor interruptions change a byte. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/exact.h"
 #include "tests/kit/outputs.h"
@@ -103,8 +103,8 @@ TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
 
 #define DATA "--data images.npy --eval-data held-images.npy --save-every 2 --keep 0 --augment crop=2,flip "
 
-/* In bf16 with moments in 16 bits and by SGD, or by AdamW in fp32; from means of blocks, too. More budgets, and each net in
- * both number types: test_exact_same. */
+/* In bf16 with moments in 16 bits and by SGD, or by AdamW in fp32; from means of blocks, too. More budgets, and each
+ * net in both number types: test_exact_same. */
 TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, COUNT(nets) + 1)
 {
     const bool pools = _i == COUNT(nets), is_half = _i % 2 == 0;
@@ -138,7 +138,8 @@ static unsigned long long find_derived(const char *job, unsigned seq)
     return memory;
 }
 
-/* A residual net's worker is killed, and its run resumed, at a budget in which inputs are derived again, and at another. */
+/* A residual net's worker is killed, and its run resumed, at a budget in which inputs are derived again, and at
+ * another. */
 TEST_EACH(a_run_that_derives_inputs_is_killed_and_goes_on, 2)
 {
     struct fixture fixture;

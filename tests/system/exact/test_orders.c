@@ -1,4 +1,5 @@
-/* A device that works beside the host, in any order that the step's marks allow: the CPU's bits (tests/kit/device/late.h). */
+/* A device that works beside the host, in any order that the step's marks allow: the CPU's bits
+ * (tests/kit/device/late.h). */
 #include "proto/step/generate.h"
 #include "proto/step/offers.h"
 #include "proto/plan/memory/units.h"
@@ -213,8 +214,8 @@ TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
     setting_close(&s);
 }
 
-/* Of two units with the stash on the host, where the rounded gradient leaves from the tile that the third microbatch's input
- * comes into. */
+/* Of two units with the stash on the host, where the rounded gradient leaves from the tile that the third microbatch's
+ * input comes into. */
 TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
 {
     const struct model_config config = {
@@ -266,8 +267,8 @@ TEST_EACH(slices_fly_side_by_side, 2)
     setting_close(&t.s);
 }
 
-/* A device that does nothing before it must always has computing left while the host waits for losses or a contribution,
- * but for the last: that are in the sums when all is computed, but one. */
+/* A device that does nothing before it must always has computing left while the host waits for losses or a
+ * contribution, but for the last: that are in the sums when all is computed, but one. */
 TEST_EACH(while_the_host_waits_the_device_has_work, 48)
 {
     struct sample t = {.n_inbox = 1 + (uint32_t)_i % 3};

@@ -1,5 +1,5 @@
-/* Models of families that only tests have (tests/families), and one of blocks of three families, in real programs: whatever the memory, the workers and the
- * interruptions, each byte is the same; and their texts are PyTorch's. */
+/* Models of families that only tests have (tests/families), and one of blocks of three families, in real programs:
+ * whatever the memory, the workers and the interruptions, each byte is the same; and their texts are PyTorch's. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/fixture.h"
 #include "tests/kit/outputs.h"
@@ -14,8 +14,8 @@ SUITE_TIMEOUT(240)
 
 enum { N_IDS = 4000 };
 
-/* Blocks that differ; of several layers, of which the first of these freezes a block, the others some. The product knows the
- * first model. */
+/* Blocks that differ; of several layers, of which the first of these freezes a block, the others some. The product
+ * knows the first model. */
 static const struct {
     const char *name, *frozen;
 } families[] = {{"guests", "h.1.*,layers.[23].*"},
@@ -81,8 +81,8 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, COUNT(families) 
     runs_check_budgets(run, DATA, "");
 }
 
-/* Blocks that differ, whose rows are seen apart or by their parts, and that are no text's. Of all of them that workers change
- * no bit: test_exact_same. */
+/* Blocks that differ, whose rows are seen apart or by their parts, and that are no text's. Of all of them that workers
+ * change no bit: test_exact_same. */
 TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, 5)
 {
     static const int chosen[] = {0, 1, 5, 6, 7};

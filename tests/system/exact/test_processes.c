@@ -1,6 +1,6 @@
 /* Daemon and workers as processes of their own against the same code in one process (tests/kit/inprocess/inprocess.h),
- * and several workers against one: DESIGN's exactness table, the rows that need no outside reference. The model has dropout, so
- * masks must agree too. */
+ * and several workers against one: DESIGN's exactness table, the rows that need no outside reference. The model has
+ * dropout, so masks must agree too. */
 #include "client/eps.h"
 #include "proto/model/safetensors.h"
 #include "tests/kit/command.h"

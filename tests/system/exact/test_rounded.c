@@ -1,5 +1,5 @@
-/* Training without a master, and with sums in bf16, in real programs: both round stochastically, and yet neither memory,
- * workers, a killed one nor an interruption changes a byte. */
+/* Training without a master, and with sums in bf16, in real programs: both round stochastically, and yet neither
+ * memory, workers, a killed one nor an interruption changes a byte. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -6,8 +6,9 @@
 
 SUITE_LABELS(single, slow)
 
-/* Blocks that steps leave out, or run in another order; sums to which several layers add; two kinds of block; values that all
- * layers of a decoder read, or norms over parts; inputs of several sizes; what is frozen, adapted or sparse. */
+/* Blocks that steps leave out, or run in another order; sums to which several layers add; two kinds of block; values
+ * that all layers of a decoder read, or norms over parts; inputs of several sizes; what is frozen, adapted or
+ * sparse. */
 static const struct {
     const char *fixture;
     struct inprocess_options how;

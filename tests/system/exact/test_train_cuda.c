@@ -137,7 +137,8 @@ TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
     free(texts[0]), free(texts[1]);
 }
 
-/* The first steps overflow and are skipped, with the same factor of the loss; 11 bits of each number leave losses so near. */
+/* The first steps overflow and are skipped, with the same factor of the loss; 11 bits of each number leave losses so
+ * near. */
 TEST(what_overflows_in_fp16_is_skipped_as_on_the_cpu)
 {
     static const char job[] = "--model big.json --data data.txt --batch 2 --seq 8 --order sequential --steps 6 "
@@ -158,8 +159,9 @@ TEST(what_overflows_in_fp16_is_skipped_as_on_the_cpu)
     free(scales[0]), free(scales[1]);
 }
 
-/* From a device with room for the whole head and every activation to the least, in each type: at the same microbatch, of two
- * units of the vocabulary. On from a checkpoint with less in 16 bits; and, with --deterministic, on two devices in fp32. */
+/* From a device with room for the whole head and every activation to the least, in each type: at the same microbatch,
+ * of two units of the vocabulary. On from a checkpoint with less in 16 bits; and, with --deterministic, on two devices
+ * in fp32. */
 TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 3)
 {
     static const char *const types[] = {"fp32", "bf16", "fp16 --grad-dtype fp16"};
@@ -200,8 +202,8 @@ static void told(const char *run, const char *out, bool has_profile, unsigned le
     ck_assert_msg(n >= least && n <= most, "%s: %u", out, n);
 }
 
-/* What the first worker's profile has goes to all of them, and into the checkpoint: on with it where the profile has gone,
- * and on without it where there is one now. */
+/* What the first worker's profile has goes to all of them, and into the checkpoint: on with it where the profile has
+ * gone, and on without it where there is one now. */
 TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
 {
     static const char begun[] = MODEL "--steps 2 --save-every 1 --keep 0 --device cuda --workers 2 --parts 2";
@@ -214,8 +216,9 @@ TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
     told("--resume without/step-1", "without-on", true, 0, 0);
 }
 
-/* What goes wrong before the first step: by the environment, of which the simulated device alone knows. All sentences are
- * test_cuda.c's; these come from the worker, the module's place, the second worker, an open that fails, and the budget. */
+/* What goes wrong before the first step: by the environment, of which the simulated device alone knows. All sentences
+ * are test_cuda.c's; these come from the worker, the module's place, the second worker, an open that fails, and the
+ * budget. */
 static const char *const refusals[][2] = {
     {"plain/eps train", "eps-cuda.so is neither in"},
     {"CUDASIM_DEVICES=1 cuda/eps train --workers 2", "there is no device cuda:1: 1 is there"},
@@ -262,8 +265,8 @@ TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
                     "names one device, and --workers 2 need one each");
 }
 
-/* Of the job's memory: the weights, of which it pulls all in each step, its own inbox and its own stash, in whole pages.
- * Beside them four pieces of 1 MiB, for copies of other memory. */
+/* Of the job's memory: the weights, of which it pulls all in each step, its own inbox and its own stash, in whole
+ * pages. Beside them four pieces of 1 MiB, for copies of other memory. */
 TEST(a_worker_registers_what_it_copies_and_no_more)
 {
     enum { PAGE = 4096, WORKERS = 2, PIECES = 4 << 20 };
@@ -292,8 +295,8 @@ TEST(a_worker_registers_what_it_copies_and_no_more)
     }
 }
 
-/* A machine of two sockets, as hwloc reads it from a file; there it binds nothing, so what the log says is all that can be
- * seen. On this machine, which has no such devices, it says nothing. */
+/* A machine of two sockets, as hwloc reads it from a file; there it binds nothing, so what the log says is all that can
+ * be seen. On this machine, which has no such devices, it says nothing. */
 TEST(memory_and_threads_are_near_their_devices)
 {
     static const char run[] = "CUDASIM_DEVICES=3 " TRAIN "--steps 1 --parts 2 --device-mem 1GiB --device";
@@ -314,8 +317,8 @@ TEST(memory_and_threads_are_near_their_devices)
     ck_assert_ptr_null(strstr(command_out(), "near the device"));
 }
 
-/* Of the CPU there is always one; where there is a driver (any library goes for it), and a device that does not do, the log
- * says why. */
+/* Of the CPU there is always one; where there is a driver (any library goes for it), and a device that does not do, the
+ * log says why. */
 TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
 {
     static const struct {
@@ -369,7 +372,8 @@ static void end(pid_t daemon, pid_t worker, pid_t other)
         processes_wait(other);
 }
 
-/* A run of two workers with this version of cuDNN; how all of them compute attention, and what checkpoints say of it. */
+/* A run of two workers with this version of cuDNN; how all of them compute attention, and what checkpoints say of
+ * it. */
 static void attend(const char *run, const char *out, const char *version, const char *told, const char *stored)
 {
     expect(print("CUDASIM_DNN=%s XDG_CACHE_HOME=$PWD/cache CUDASIM_DEVICES=2 cuda/eps train %s --out %s", version, run,
@@ -380,8 +384,8 @@ static void attend(const char *run, const char *out, const char *version, const 
     expect_file(print("%s/latest/training.json", out), print("\"attention\":\"%s\"", stored));
 }
 
-/* Nothing is taken for faster than our kernels that was not timed on the device; the faster then. A run keeps its way, whatever
- * was timed since. */
+/* Nothing is taken for faster than our kernels that was not timed on the device; the faster then. A run keeps its way,
+ * whatever was timed since. */
 TEST(the_way_of_attention_is_a_run_s_from_its_beginning)
 {
     static const char ours[] = "attention: our own kernels: the job's way (--attention)",
@@ -422,7 +426,8 @@ TEST(a_worker_without_the_jobs_way_of_attention_is_left_out)
     expect_file("with.log", "attention: cuDNN 9.25.1 forward and backward; it took");
 }
 
-/* Blocks of a GPT-2 and of a Qwen 3 in a Llama: the first shape's line, and behind it that of heads which share no keys. */
+/* Blocks of a GPT-2 and of a Qwen 3 in a Llama: the first shape's line, and behind it that of heads which share no
+ * keys. */
 TEST(attention_of_every_block_is_prepared)
 {
     static const char model[] =
@@ -471,8 +476,8 @@ static void put_images(void)
     }
 }
 
-/* A block of 16 images and three by themselves, then one: by the library, all but the first one's gradient of weights. The
- * losses are those of our own kernels but for roundings. */
+/* A block of 16 images and three by themselves, then one: by the library, all but the first one's gradient of weights.
+ * The losses are those of our own kernels but for roundings. */
 TEST(convolutions_are_cudnns_where_every_worker_has_it)
 {
     static const char model[] = "{\"model_type\": \"wide_resnet\", \"depth\": 10, \"widen_factor\": 1, "

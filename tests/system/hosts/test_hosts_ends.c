@@ -31,8 +31,8 @@ static bool waits_or_has_given_up(void *context)
 
 enum { CAN_PRELOAD = !SANITIZED }; /* sanitizers want to be preloaded first */
 
-/* Host 0 has the client and says what host 1 waits for: until a worker comes, or the job is stopped. If that step cannot be
- * given up at once, the client waits for 50 s, which are skipped. */
+/* Host 0 has the client and says what host 1 waits for: until a worker comes, or the job is stopped. If that step
+ * cannot be given up at once, the client waits for 50 s, which are skipped. */
 TEST_EACH(a_host_without_workers_is_told_of_by_host_0, CAN_PRELOAD ? 2 : 1)
 {
     const struct team team = team_start(2, 1);
@@ -65,7 +65,8 @@ TEST_EACH(a_host_without_workers_is_told_of_by_host_0, CAN_PRELOAD ? 2 : 1)
     team_stop(&team);
 }
 
-/* mpirun ends the others. The client waits for the next ones, and goes on from the checkpoint, on any number of hosts. */
+/* mpirun ends the others. The client waits for the next ones, and goes on from the checkpoint, on any number of
+ * hosts. */
 static const char *const lost[] = {RUN, SAMPLED};
 
 TEST_EACH(a_host_that_is_killed_ends_the_job_and_the_run_goes_on_elsewhere, COUNT(lost))
@@ -112,8 +113,8 @@ TEST(a_host_that_is_stopped_ends_the_job_and_the_daemons)
     processes_await_nobody();
 }
 
-/* By the launcher, all hosts at about the same time, or one alone. Where it gives them time, host 0's client saves first,
- * as with one host. */
+/* By the launcher, all hosts at about the same time, or one alone. Where it gives them time, host 0's client saves
+ * first, as with one host. */
 static const struct {
     const char *grace; /* seconds; mpirun waits as long before it sends a signal */
     const char *first, *second;

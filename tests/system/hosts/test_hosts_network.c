@@ -1,6 +1,6 @@
 /* Training on two hosts that only a network joins: real programs in two network namespaces, each with a hostname, a
- * cable and a run directory of its own. mpirun starts the second daemon as it does by ssh, and Open MPI's transports for
- * networks carry the rest. */
+ * cable and a run directory of its own. mpirun starts the second daemon as it does by ssh, and Open MPI's transports
+ * for networks carry the rest. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -13,8 +13,8 @@
 SUITE_LABELS(long, slow)
 SUITE_TIMEOUT(180)
 
-/* Run as root of a user namespace, in namespaces of its own: makes the other host, where `there COMMAND` runs. Open MPI's
- * UCX looks into /sys for devices, and takes those that carry. */
+/* Run as root of a user namespace, in namespaces of its own: makes the other host, where `there COMMAND` runs. Open
+ * MPI's UCX looks into /sys for devices, and takes those that carry. */
 static const char cable[] =
     "set -e\n"
     "hostname host-0\n"

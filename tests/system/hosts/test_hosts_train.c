@@ -23,7 +23,8 @@ static const struct {
     {3,
      2,
      {RUN
-      " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --master none --save-every 1", /* uneven shares */
+      " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --master none --save-every 1", /* uneven
+                                                                                                          * shares */
       RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16",
       SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16",
       SAMPLED_OF("t5.json", "sums.jsonl --seq 64 --source-seq 24") " --steps 6 --batch 10 --parts 5"}},
@@ -195,8 +196,8 @@ TEST(a_host_has_its_own_units_and_a_few_slots_for_others)
     team_stop(&team);
 }
 
-/* By hand, of 3 blocks with one such matrix each: host 0 has one, host 1 two. Of each, 2 bytes for each token of the data and
- * of a minibatch of 8 rows of 32, and 8; and the entries of two minibatches. In checkpoints they are whole. */
+/* By hand, of 3 blocks with one such matrix each: host 0 has one, host 1 two. Of each, 2 bytes for each token of the
+ * data and of a minibatch of 8 rows of 32, and 8; and the entries of two minibatches. In checkpoints they are whole. */
 TEST(a_host_remembers_the_norms_of_its_own_units)
 {
     enum { TOKENS = 8 * 32, DATA = 400 };
@@ -218,7 +219,8 @@ TEST(a_host_remembers_the_norms_of_its_own_units)
     team_stop(&team);
 }
 
-/* In the middle of a step, in which another host's worker computes all that it had: by the norms that the step found. */
+/* In the middle of a step, in which another host's worker computes all that it had: by the norms that the step
+ * found. */
 TEST(a_worker_that_is_lost_changes_no_norms)
 {
     const struct team team = team_start(2, 2);

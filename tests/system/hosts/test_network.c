@@ -1,5 +1,5 @@
-/* Workers that attach by tcp compute the bits of local ones: alone, mixed with local ones, killed, without encryption, in
- * every kind of job. Real processes. */
+/* Workers that attach by tcp compute the bits of local ones: alone, mixed with local ones, killed, without encryption,
+ * in every kind of job. Real processes. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -144,7 +144,8 @@ TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))
     stop_all(daemon, workers, run->workers);
 }
 
-/* Rows of an encoder-decoder have lengths; and from the second epoch, the third step, on, the norms of their gradients. */
+/* Rows of an encoder-decoder have lengths; and from the second epoch, the third step, on, the norms of their
+ * gradients. */
 TEST(a_worker_by_tcp_trains_an_encoder_decoder)
 {
     static const char job[] =
@@ -253,8 +254,8 @@ TEST(a_worker_by_tcp_that_is_told_to_leave_finishes_its_share)
     stop_all(daemon, workers, 2);
 }
 
-/* The daemon is killed and started again on the same port: the worker comes by itself. Again, and a signal ends a worker
- * that waits. */
+/* The daemon is killed and started again on the same port: the worker comes by itself. Again, and a signal ends a
+ * worker that waits. */
 TEST(a_worker_by_tcp_finds_the_successor_of_a_killed_daemon)
 {
     pid_t worker, daemon = start_all(&worker, 1, 1);
@@ -508,7 +509,8 @@ static void carry(const int *ends, long at)
         }
 }
 
-/* Each connection to the listener goes on to the daemon; in the first n of them a byte of the worker's greeting is damaged. */
+/* Each connection to the listener goes on to the daemon; in the first n of them a byte of the worker's greeting is
+ * damaged. */
 static pid_t damage(int listener, int port, int n)
 {
     struct sockaddr_in there = {.sin_family = AF_INET,
@@ -593,8 +595,9 @@ static int open_tunnel(void)
     return fd >= 0 && ioctl(fd, TUNSETIFF, &request) == 0 ? fd : -1;
 }
 
-/* As `test_network tunnel PID`: makes a device eps0 in this network namespace and one in that of the process, and carries
- * packets between them until it is killed. As `test_network probe`: only makes the first; status 0 if that is allowed. */
+/* As `test_network tunnel PID`: makes a device eps0 in this network namespace and one in that of the process, and
+ * carries packets between them until it is killed. As `test_network probe`: only makes the first; status 0 if that is
+ * allowed. */
 static int tunnel(int argc, char **argv)
 {
     char packet[65536], path[64];
@@ -631,7 +634,8 @@ static bool can_make_tunnels(void)
     return can;
 }
 
-/* Of two ports, the system takes the even one for a connection first. The daemon comes later, and finds its port free. */
+/* Of two ports, the system takes the even one for a connection first. The daemon comes later, and finds its port
+ * free. */
 TEST_IF(a_worker_is_not_taken_for_the_daemon_that_it_looks_for, can_make_tunnels())
 {
     static const char script[] =

@@ -1,5 +1,5 @@
-/* A worker that breaks the relay's rules, that fails, or whose numbers are not finite: it is named and loses its session,
- * and another one does what it was to do. */
+/* A worker that breaks the relay's rules, that fails, or whose numbers are not finite: it is named and loses its
+ * session, and another one does what it was to do. */
 #include "tests/kit/driver.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -61,8 +61,8 @@ TEST_EACH(whoever_is_at_fault_is_named_and_its_share_is_redone, COUNT(faults))
     ck_assert_int_eq(processes_wait(worker), 0);
 }
 
-/* Nobody is there who could be right: it computes the step again, and the run's rate is too high. It is no reason to lose
- * a device. */
+/* Nobody is there who could be right: it computes the step again, and the run's rate is too high. It is no reason to
+ * lose a device. */
 static const enum puppet_fault alone[] = {PUPPET_IN_FIRST_CONTRIBUTION, PUPPET_IN_LAST_CONTRIBUTION};
 
 TEST_EACH(a_gradient_that_is_never_finite_ends_the_run_and_no_session, COUNT(alone))
@@ -89,8 +89,8 @@ TEST_EACH(a_gradient_that_is_never_finite_ends_the_run_and_no_session, COUNT(alo
     ck_assert_int_eq(processes_wait(puppet), 0);
 }
 
-/* Folded, other slices are in the moments by then: the run ends as one that lost its daemon, which --restarts follows. If
- * nothing is, it ends as an eager one. */
+/* Folded, other slices are in the moments by then: the run ends as one that lost its daemon, which --restarts follows.
+ * If nothing is, it ends as an eager one. */
 TEST_EACH(a_folded_step_that_is_never_finite_is_torn_once_it_is_begun, COUNT(alone))
 {
     const pid_t daemon = begin_lab(), puppet = puppet_start("lab", alone[_i]);
@@ -132,8 +132,8 @@ TEST(a_pull_of_a_step_that_is_over_is_void)
 
 enum { N_STEPS = 4, VOCABULARY = 60000 /* whose folds outlast messages */ };
 
-/* N_STEPS, each opened when the one before is covered; or by a worker whose device computes beside the optimizer, when the
- * one before has arrived and its last contributions are still folded. */
+/* N_STEPS, each opened when the one before is covered; or by a worker whose device computes beside the optimizer, when
+ * the one before has arrived and its last contributions are still folded. */
 static void train(const char *out, bool ahead)
 {
     const struct driver_options options = {.out = outputs_make(out), .vocabulary = VOCABULARY};
@@ -167,8 +167,8 @@ TEST(a_step_that_is_opened_ahead_leaves_the_bits_as_they_were)
     outputs_check_same_state(print("in-turn/step-%d", N_STEPS), print("ahead/step-%d", N_STEPS));
 }
 
-/* The puppet says that its contributions have a sum of zero, and they have not: of all that can have changed them, memory is
- * what the job ends for. */
+/* The puppet says that its contributions have a sum of zero, and they have not: of all that can have changed them,
+ * memory is what the job ends for. */
 TEST(a_contribution_that_is_not_what_its_worker_summed_ends_the_job_and_no_session)
 {
     const pid_t daemon = begin_lab(), puppet = puppet_start("lab", PUPPET_NOWHERE);

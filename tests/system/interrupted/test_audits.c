@@ -1,5 +1,5 @@
-/* Runs with --audit whose workers compute wrongly, always or once, or die while they audit (tests/kit/preload/lies.c): who is
- * wrong is named and dropped, and the run ends with the bits of one that nobody disturbed. Real processes. */
+/* Runs with --audit whose workers compute wrongly, always or once, or die while they audit (tests/kit/preload/lies.c):
+ * who is wrong is named and dropped, and the run ends with the bits of one that nobody disturbed. Real processes. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -1,5 +1,6 @@
-/* Bits of a daemon's memory change by themselves while it trains, or rests. The run says what changed, goes on from its last whole
- * checkpoint, and ends with the bits of one to which nothing happened. Real processes; Linux's /proc/PID/mem. */
+/* Bits of a daemon's memory change by themselves while it trains, or rests. The run says what changed, goes on from its
+ * last whole checkpoint, and ends with the bits of one to which nothing happened. Real processes; Linux's
+ * /proc/PID/mem. */
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
@@ -162,7 +163,8 @@ TEST(a_run_without_restarts_ends_and_leaves_a_whole_checkpoint)
     ck_assert_int_eq(processes_eps("verify mine/step-%d", SAVED), 0);
 }
 
-/* Weights change while a job rests: whoever reads them next, before any step does, gets nothing that was made of them. */
+/* Weights change while a job rests: whoever reads them next, before any step does, gets nothing that was made of
+ * them. */
 static const struct reading {
     struct message message;
     enum message_kind answer;

@@ -1,5 +1,5 @@
-/* Workers that attach and leave while a run goes on, more and fewer than it began with: the run ends with the bits of one
- * worker's run. Real processes and signals. */
+/* Workers that attach and leave while a run goes on, more and fewer than it began with: the run ends with the bits of
+ * one worker's run. Real processes and signals. */
 #include "proto/plan/search.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
@@ -70,7 +70,8 @@ SUITE_TIMEOUT(120)
 SUITE_FIXTURE(setup, processes_remove)
 SUITE_FIXTURE_ONCE(make_reference, remove_reference)
 
-/* A daemon "lab" whose log is the file "log", its workers, and what is done to them from step BEFORE on, on a thread. */
+/* A daemon "lab" whose log is the file "log", its workers, and what is done to them from step BEFORE on, on a
+ * thread. */
 struct lab {
     pid_t daemon, workers[MAX_WORKERS];
     unsigned n_workers;
@@ -521,8 +522,9 @@ TEST(a_job_without_training_goes_on_with_any_worker_that_is_left)
     end(&lab);
 }
 
-/* Killed in the prompt's wake, and another one in the middle: all tokens are run again, cut into the same pieces. Of one
- * text, and of four that advance together: two samples of each prompt, the second after the first's keys and values. */
+/* Killed in the prompt's wake, and another one in the middle: all tokens are run again, cut into the same pieces. Of
+ * one text, and of four that advance together: two samples of each prompt, the second after the first's keys and
+ * values. */
 TEST_EACH(a_generation_survives_its_worker, 2)
 {
     static const struct eps_prompt prompts[] = {{.text = "the quick brown", .n_bytes = 15},

@@ -1,5 +1,5 @@
-/* Workers that come before their daemon, a second client of a private run, and jobs that end before they have begun: all
- * say so and end as documented. Real processes, real signals. */
+/* Workers that come before their daemon, a second client of a private run, and jobs that end before they have begun:
+ * all say so and end as documented. Real processes, real signals. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -135,8 +135,8 @@ static bool is_assigning(void *context)
 
 enum { KILL_WORKER, STOP_DAEMON, KILL_CLIENT, CASES };
 
-/* A worker that is stopped does not answer its assignment: the job stays where it is for as long as the test needs. Of a
- * dead client's job it hears late, lets go of it, and serves the next, which waited for that. */
+/* A worker that is stopped does not answer its assignment: the job stays where it is for as long as the test needs. Of
+ * a dead client's job it hears late, lets go of it, and serves the next, which waited for that. */
 TEST_EACH(a_job_ends_while_it_begins, CASES)
 {
     static const char *const argv[] = {"train", "--model",   "model.json", "--data",  "text.txt", "--out",

@@ -1,5 +1,5 @@
-/* Workers of a private run that are killed or stopped: it starts others, and ends with the bits of one that was left alone.
- * Real processes and signals. Those of a shared daemon: tests/system/interrupted/test_elastic.c. */
+/* Workers of a private run that are killed or stopped: it starts others, and ends with the bits of one that was left
+ * alone. Real processes and signals. Those of a shared daemon: tests/system/interrupted/test_elastic.c. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

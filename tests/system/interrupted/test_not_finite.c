@@ -1,4 +1,5 @@
-/* Numbers that stop being finite where no loss and no gradient shows it: real runs, of a model that is edited to do so. */
+/* Numbers that stop being finite where no loss and no gradient shows it: real runs, of a model that is edited to do
+ * so. */
 #include "client/model/job.h"
 #include "proto/model/safetensors.h"
 #include "proto/plan/memory/data.h"

@@ -1,5 +1,5 @@
-/* Runs that go on by themselves after their daemon, or a worker that was being assigned, is lost: they end with the bits of
- * one that lost nothing. Real processes. */
+/* Runs that go on by themselves after their daemon, or a worker that was being assigned, is lost: they end with the
+ * bits of one that lost nothing. Real processes. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -1,6 +1,7 @@
-/* Signals at every moment of start-up and shut-down: SIGTERM, SIGINT, SIGHUP and SIGKILL in turn for epsd and eps-worker
- * after each of their system calls until they work (ptrace stops them there, so the moments are the same ones always),
- * and for all three programs at the stages of a run. Then nothing may be left: no process, directory, socket or lock. */
+/* Signals at every moment of start-up and shut-down: SIGTERM, SIGINT, SIGHUP and SIGKILL in turn for epsd and
+ * eps-worker after each of their system calls until they work (ptrace stops them there, so the moments are the same
+ * ones always), and for all three programs at the stages of a run. Then nothing may be left: no process, directory,
+ * socket or lock. */
 #include "client/daemon/observer.h"
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
@@ -27,8 +28,8 @@ static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGKILL};
 
 enum { N_SIGNALS = sizeof signals / sizeof *signals };
 
-/* The thread sanitizer keeps a signal until a call of its choice, and for ever if it came while it allocated for itself:
- * a moment chosen by a system call would be its own, not ours. */
+/* The thread sanitizer keeps a signal until a call of its choice, and for ever if it came while it allocated for
+ * itself: a moment chosen by a system call would be its own, not ours. */
 enum { CAN_BE_TRACED = !THREAD_SANITIZED };
 
 /* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
@@ -96,8 +97,8 @@ static long step(pid_t pid, int *status)
     return info.op == PTRACE_SYSCALL_INFO_ENTRY ? (long)info.entry.nr : -1;
 }
 
-/* Runs it up to stop number n, or until its loop waits for the first time, whichever comes first; how many stops. *begun,
- * which may be NULL, is the first of this system call. */
+/* Runs it up to stop number n, or until its loop waits for the first time, whichever comes first; how many stops.
+ * *begun, which may be NULL, is the first of this system call. */
 static unsigned run_to(pid_t pid, unsigned n, long begins, unsigned *begun)
 {
     int status;
@@ -208,8 +209,8 @@ TEST_IF(worker_meets_a_signal_at_each_system_call_of_its_start, CAN_BE_TRACED)
     ck_assert(nothing_is_left(NULL));
 }
 
-/* A worker whose daemon ends while it attaches ends too. If its daemon is killed, it waits for the next one until it is told
- * to end. */
+/* A worker whose daemon ends while it attaches ends too. If its daemon is killed, it waits for the next one until it is
+ * told to end. */
 TEST_EACH(worker_ends_when_its_daemon_does_while_it_attaches, 2)
 {
     static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
@@ -293,7 +294,7 @@ TEST(private_daemon_waits_for_a_client_that_has_asked_for_nothing)
     ck_assert(nothing_is_left(NULL));
 }
 
-/* ---- the last checkpoint of a private run ------------------------------------------------------------------------- */
+/* ---- the last checkpoint of a private run ------------------------------------------------------------------------ */
 
 /* Until it has done some steps. */
 static pid_t start_run(const char *save_every)
@@ -380,7 +381,7 @@ TEST(a_run_begins_from_another_that_goes_on)
     expect("eps verify run && eps verify other", 0);
 }
 
-/* ---- the stages of a run ------------------------------------------------------------------------------------------ */
+/* ---- the stages of a run ----------------------------------------------------------------------------------------- */
 
 enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
 

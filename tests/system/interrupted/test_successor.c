@@ -104,8 +104,8 @@ TEST(a_worker_that_was_silent_comes_again_until_it_is_told_to_end)
     stage_end(&st);
 }
 
-/* The daemon is stopped, so it answers nothing, and goes on; or dies, and another comes. What the worker waits for before it
- * gives this session up takes no time here. */
+/* The daemon is stopped, so it answers nothing, and goes on; or dies, and another comes. What the worker waits for
+ * before it gives this session up takes no time here. */
 TEST_EACH_IF(a_worker_that_a_stopped_daemon_does_not_answer_comes_again, 2, !SANITIZED)
 {
     pid_t daemon = processes_daemon("lab", 0, NULL);

@@ -1,5 +1,5 @@
-/* Clients of a shared daemon that die, at any moment of a run, and those who take their jobs over: the run ends with the
- * bits of one that was left alone. Real processes. */
+/* Clients of a shared daemon that die, at any moment of a run, and those who take their jobs over: the run ends with
+ * the bits of one that was left alone. Real processes. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -183,7 +183,8 @@ static const struct {
       {.moment = BEFORE_EVALUATION, .step = 1},
       {.moment = AT_STEP, .step = 5},
       {.moment = IN_EVALUATION, .step = 8}}},
-    /* While tensors are frozen; before, and after, the last checkpoint of the job in which they are; and in the next one. */
+    /* While tensors are frozen; before, and after, the last checkpoint of the job in which they are; and in the next
+     * one. */
     {4,
      {{.moment = AT_STEP, .step = 4},
       {.moment = AT_STEP, .step = 5},
@@ -213,8 +214,8 @@ TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
     expect_stop(daemon);
 }
 
-/* A client dies, and all its lines are lost: the next one writes those of the steps that the run has done. So does a run that
- * goes on in place. */
+/* A client dies, and all its lines are lost: the next one writes those of the steps that the run has done. So does a
+ * run that goes on in place. */
 TEST_EACH(a_run_that_began_from_another_s_checkpoint_has_no_lines_of_steps_before, 2)
 {
     const pid_t daemon = processes_daemon("lab", 1, NULL);

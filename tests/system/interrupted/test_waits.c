@@ -160,7 +160,8 @@ TEST_EACH(the_same_caller_gives_the_step_up, COUNT(stops))
     check_stopped(_i, stop);
 }
 
-/* No worker comes within the 50 s that the run waits: it gives the step up by itself, before the daemon would end it. */
+/* No worker comes within the 50 s that the run waits: it gives the step up by itself, before the daemon would end
+ * it. */
 TEST_EACH(a_stop_gives_the_step_up_when_no_worker_comes, CAN_PRELOAD ? COUNT(stops) : 0)
 {
     pid_t stop = 0;
@@ -182,8 +183,8 @@ TEST_EACH(a_stop_gives_the_step_up_when_no_worker_comes, CAN_PRELOAD ? COUNT(sto
     check_stopped(_i, stop);
 }
 
-/* The step is finished, saved, and as exact as if nobody had stopped the run. Its worker is stopped as long as it takes to
- * interrupt the run between two folds. */
+/* The step is finished, saved, and as exact as if nobody had stopped the run. Its worker is stopped as long as it takes
+ * to interrupt the run between two folds. */
 TEST(a_run_that_is_interrupted_while_contributions_are_folded_ends_with_that_step)
 {
     static const char options[] = " --steps 3 --save-every 1 --keep 0";

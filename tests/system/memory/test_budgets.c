@@ -63,8 +63,9 @@ static const char room[] = "activation checkpoints on the device, activations of
                   grouped[] =
                       "row groups of 1 part, activation checkpoints on the host, activations of 0 of 4 blocks kept";
 
-/* At the least memory the stash is on the host and one unit there at a time, fenced or folded also one part; with room, all stays and is
- * kept. From either a run goes on with the other, the rows at a time as stored; with a byte less than the least it is refused. */
+/* At the least memory the stash is on the host and one unit there at a time, fenced or folded also one part; with room,
+ * all stays and is kept. From either a run goes on with the other, the rows at a time as stored; with a byte less than
+ * the least it is refused. */
 TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 5)
 {
     static const struct {
@@ -93,8 +94,8 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 5)
         outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
 }
 
-/* Where the host has no room for activation checkpoints, and the device for some alone. One with room for all goes on with
- * the same bits, and so do two workers. */
+/* Where the host has no room for activation checkpoints, and the device for some alone. One with room for all goes on
+ * with the same bits, and so do two workers. */
 TEST(checkpoints_of_some_layers_change_no_bit)
 {
     static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --parts 2 --clip-norm 0.5",
@@ -116,8 +117,8 @@ TEST(checkpoints_of_some_layers_change_no_bit)
         outputs_check_same_latest("roomy", (const char *[]){"least", "on", "back", "two"}[i]);
 }
 
-/* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose; in the
- * second epoch, which the third step begins, by the norms that the first one left. */
+/* What forward samples, and codes, is what backward chooses again where nothing is kept, and what two workers choose;
+ * in the second epoch, which the third step begins, by the norms that the first one left. */
 TEST_EACH(no_budget_changes_what_forward_samples, 2)
 {
     static const char run[] = "--model t5.json --seq 64 --source-seq 24 --batch 12 --microbatch 3 --parts 2 "
@@ -142,8 +143,8 @@ TEST_EACH(no_budget_changes_what_forward_samples, 2)
         outputs_check_same_latest("roomy", (const char *[]){"least", "two", "on"}[i]);
 }
 
-/* Norms of gradients serve a run that reads a row again: a text, rows as they come, packed rows. The last step of an epoch
- * may have fewer rows than the others. */
+/* Norms of gradients serve a run that reads a row again: a text, rows as they come, packed rows. The last step of an
+ * epoch may have fewer rows than the others. */
 TEST(norms_are_remembered_from_the_second_epoch_on)
 {
     static const char *const data[] = {"few.txt", "texts.jsonl", "texts.jsonl --pack"};
@@ -175,8 +176,8 @@ TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
     outputs_check_same_latest("deep", "roomy");
 }
 
-/* Each of them changes the weights, and coded activations take less: what eps plan says of it is what a run takes, by the
- * largest of the numbers that its steps tell. */
+/* Each of them changes the weights, and coded activations take less: what eps plan says of it is what a run takes, by
+ * the largest of the numbers that its steps tell. */
 TEST(what_is_approximate_is_another_run)
 {
     static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --device-mem 1GiB ";
@@ -206,8 +207,8 @@ TEST(what_is_approximate_is_another_run)
     outputs_check_same_latest("exact", "form-0");
 }
 
-/* A run of --approximate any is that of the form which eps plan marks, and stores it; resumed, it keeps it, whatever a plan
- * within the memory of then would choose. */
+/* A run of --approximate any is that of the form which eps plan marks, and stores it; resumed, it keeps it, whatever a
+ * plan within the memory of then would choose. */
 TEST_EACH(what_the_planner_chooses_is_kept_by_the_run, 2)
 {
     static const struct {

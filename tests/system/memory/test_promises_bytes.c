@@ -1,6 +1,6 @@
-/* Every byte accounted for, of real processes at work: the ledgers against the operating system's count, against eps plan,
- * and against 16, 16 (fenced, without replay) and 10 bytes a parameter in training, 4 and 2 of a frozen model. What a
- * parameter takes in each mode is test_host's; categories one by one are test_plan_train's. */
+/* Every byte accounted for, of real processes at work: the ledgers against the operating system's count, against eps
+ * plan, and against 16, 16 (fenced, without replay) and 10 bytes a parameter in training, 4 and 2 of a frozen model.
+ * What a parameter takes in each mode is test_host's; categories one by one are test_plan_train's. */
 #include "proto/plan/memory/files.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -58,9 +58,9 @@ struct resident {
     double rest;     /* all else, in which every array of the ledger is */
 };
 
-/* A job's description, which no ledger has: its model's operations (384 KiB on each side), messages, and on the host the state
- * of its units and workers, with something of malloc's for the thread of each CPU. Seen were 770 and 450 KiB with two. The
- * daemon plans a job with another description beside it. */
+/* A job's description, which no ledger has: its model's operations (384 KiB on each side), messages, and on the host
+ * the state of its units and workers, with something of malloc's for the thread of each CPU. Seen were 770 and 450 KiB
+ * with two. The daemon plans a job with another description beside it. */
 static const double description[SIDES] = {[HOST] = 1 << 20, [WORKER] = 640 << 10};
 
 enum { GUARD = 64 << 10 /* at a stack's end, and less */, THREAD = 32 << 10, PLANNING = 2 << 20 };
@@ -124,7 +124,8 @@ static double lag(void)
     return n * fmax(32, 2 * n) * (double)sysconf(_SC_PAGESIZE);
 }
 
-/* What the job added to a process that waited: every byte of the ledger, but for what only a save touches, and a description. */
+/* What the job added to a process that waited: every byte of the ledger, but for what only a save touches, and a
+ * description. */
 static void agree(const char *what, int side, struct resident added, double ledger, double untouched)
 {
     const double system = of_process(added, side);

@@ -1,4 +1,5 @@
-/* The step loop of daemon and worker allocates nothing, as counted in both processes (tests/kit/preload/allocations.c). */
+/* The step loop of daemon and worker allocates nothing, as counted in both processes
+ * (tests/kit/preload/allocations.c). */
 #include "tests/kit/command.h"
 #include "tests/kit/preload/allocations.h"
 #include "tests/kit/processes.h"
@@ -35,8 +36,8 @@ static const struct {
     {"clipped", EPS_ADAMA, EPS_BF16, NAN, 1, true},
 };
 
-/* Of a program. Live bytes at first are the least over a few steps: messages under way come and go. They have not grown if
- * they are as few again at LAST or after. */
+/* Of a program. Live bytes at first are the least over a few steps: messages under way come and go. They have not grown
+ * if they are as few again at LAST or after. */
 struct heap {
     const char *pattern; /* of its file */
     const struct allocations *now;

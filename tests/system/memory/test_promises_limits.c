@@ -34,8 +34,8 @@ static uint64_t resident(pid_t pid)
     return processes_status_bytes(pid, "VmHWM") - processes_status_bytes(pid, "RssFile");
 }
 
-/* The bytes that both processes have ever had together, after the checkpoint. What the worker maps of the daemon's is not
- * counted twice, and files can be read again. */
+/* The bytes that both processes have ever had together, after the checkpoint. What the worker maps of the daemon's is
+ * not counted twice, and files can be read again. */
 static void on_memory(void *user, const struct eps_memory *side)
 {
     const pid_t worker = processes_find("eps-worker");
@@ -95,7 +95,8 @@ TEST(where_addresses_run_out_it_says_so_and_ends)
     ck_assert_uint_gt(refused, 2);
 }
 
-/* The worker alone has too few: for its threads, its arena, or what it maps of the daemon's. A private run has no other one. */
+/* The worker alone has too few: for its threads, its arena, or what it maps of the daemon's. A private run has no other
+ * one. */
 TEST(a_private_run_says_that_its_worker_s_addresses_run_out)
 {
     static const char *const files[] = {"limits.txt"};

@@ -415,8 +415,8 @@ void __wrap_mailbox_post(struct mailbox *box, const struct message *m)
     __real_mailbox_post(box, m);
 }
 
-/* Every other step, as a worker would that was slow: it asks for weights of a step that is over, or about to be, and waits
- * for no answer. */
+/* Every other step, as a worker would that was slow: it asks for weights of a step that is over, or about to be, and
+ * waits for no answer. */
 static void pull_late(const struct link *link, uint64_t step)
 {
     struct message m = {.kind = MESSAGE_PULL, .pull = {.version = step}};

@@ -1,11 +1,11 @@
 /* tests/system/world/fiber.h - simulated processes and threads, on one thread of ours and one clock of ours.
  *
- * A thread of a simulated process is a fiber. A fiber runs until it waits; the scheduler then lets the clock jump to the
- * next moment at which a fiber can go on, and chooses among those by the seed. So a run is a function of its seed.
+ * A thread of a simulated process is a fiber. A fiber runs until it waits; the scheduler then lets the clock jump to
+ * the next moment at which a fiber can go on, and chooses among those by the seed. So a run is a function of its seed.
  *
  * The product's objects are linked as they are. What they call of pthreads, of the clock and of the system goes to
- * functions of this folder by the linker's --wrap (CMakeLists.txt); libuv, connection and channel are replaced whole (loop.c,
- * wire.c). */
+ * functions of this folder by the linker's --wrap (CMakeLists.txt); libuv, connection and channel are replaced whole
+ * (loop.c, wire.c). */
 #ifndef TESTS_SYSTEM_WORLD_FIBER_H
 #define TESTS_SYSTEM_WORLD_FIBER_H
 

@@ -1,5 +1,6 @@
-/* Hosts of the world that are joined by eps/hosts/hosts.h (hosts_table.c). What that leaves open is drawn: when anything
- * arrives, what overtakes what, at which moments the bytes of a fetch are read, who notices first that a host is lost. */
+/* Hosts of the world that are joined by eps/hosts/hosts.h (hosts_table.c). What that leaves open is drawn: when
+ * anything arrives, what overtakes what, at which moments the bytes of a fetch are read, who notices first that a host
+ * is lost. */
 #include "tests/system/world/hosts.h"
 
 #include <inttypes.h>
@@ -28,7 +29,7 @@ static struct hosts *find(const struct process *p)
     return NULL;
 }
 
-/* ---- what is under way -------------------------------------------------------------------------------------------- */
+/* ---- what is under way ------------------------------------------------------------------------------------------- */
 
 static uint64_t draw_due(const struct hosts *a, const struct hosts *b)
 {
@@ -111,7 +112,7 @@ void hosts_drop_all(struct hosts *h)
     }
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static void tell(struct hosts *h, const struct hosts_event *event)
 {
@@ -216,7 +217,7 @@ static void deliver(struct hosts *h, struct item *item)
     free(item);
 }
 
-/* ---- the thread --------------------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* A thread that is stalled sends none, as it would under MPI. */
 static bool beats(const struct hosts *a, const struct hosts *b)

@@ -1,7 +1,7 @@
 /* The table of eps/hosts/hosts.h for simulated daemons.
  *
- * It uses all that the table allows: memory that it may write holds no number from the call on, and what it may read for
- * longer must not change meanwhile. */
+ * It uses all that the table allows: memory that it may write holds no number from the call on, and what it may read
+ * for longer must not change meanwhile. */
 #include "tests/system/world/hosts.h"
 
 #include "eps/hosts/host_message.h"

@@ -363,8 +363,8 @@ static bool is_saved(uint64_t step)
     return step % world_is->save_every == 0;
 }
 
-/* What is due before a step waits for the one before it. Without that, a step opens when the contributions to the one before
- * it have arrived. */
+/* What is due before a step waits for the one before it. Without that, a step opens when the contributions to the one
+ * before it have arrived. */
 static bool may_open(const struct client *c)
 {
     return c->opened < world_is->n_steps && !c->ends && c->opened == c->arrived &&

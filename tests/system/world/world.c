@@ -175,8 +175,8 @@ static void tend_daemons(void)
         start_daemons();
 }
 
-/* The client was away for five minutes in which a rival waited, or was told to end and did not come: then its job is saved
- * and ends. */
+/* The client was away for five minutes in which a rival waited, or was told to end and did not come: then its job is
+ * saved and ends. */
 static bool has_given_way(void)
 {
     return strstr(script_error, "saved and ended after") != NULL;
@@ -317,8 +317,8 @@ static enum process_kind victim_of(enum fault_kind kind)
     return victims[kind];
 }
 
-/* Whoever has just begun to open a session gives that one up when the clock jumps: opening has a limit. Later, silence is
- * counted only while a process runs. */
+/* Whoever has just begun to open a session gives that one up when the clock jumps: opening has a limit. Later, silence
+ * is counted only while a process runs. */
 static void note_openings(void)
 {
     for (struct process *p = process_all; p; p = p->next)

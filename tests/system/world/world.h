@@ -1,7 +1,7 @@
 /* tests/system/world/world.h - one run of the world: a model trained by simulated processes, while faults come.
  *
- * An operator starts the daemon, its workers and a client, and starts again whoever has ended, until the client has saved
- * the last step. Then weights, moments and the loss of each step must have the bits of a run without faults. */
+ * An operator starts the daemon, its workers and a client, and starts again whoever has ended, until the client has
+ * saved the last step. Then weights, moments and the loss of each step must have the bits of a run without faults. */
 #ifndef TESTS_SYSTEM_WORLD_WORLD_H
 #define TESTS_SYSTEM_WORLD_WORLD_H
 
@@ -100,7 +100,8 @@ unsigned world_faults(struct fault out[WORLD_MOST_FAULTS], const struct world_op
 const char *world_fault_name(enum fault_kind kind);
 bool world_fault_is_harmless(enum fault_kind kind); /* to the client's run: only time is lost */
 
-/* Runs it in this process, which is good for one run. Returns when all is well; world_fail ends the process otherwise. */
+/* Runs it in this process, which is good for one run. Returns when all is well; world_fail ends the process
+ * otherwise. */
 void world_run(struct world_result *out, const struct world_options *options);
 
 /* Something must never be: says so, with the number of the event, and ends the process with status 3. */

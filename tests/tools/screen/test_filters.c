@@ -17,8 +17,9 @@ static char *script_of(const struct filters_titled *runs, size_t n, const char *
     return text;
 }
 
-/* A filter of two taps in colour: its numbers from -1 to 3 are 0 to 255; and 17 of one tap in grey, of which the last is alone
- * in a second line, with white around it. A filter of one number has no range, and nor has one that is not a number. */
+/* A filter of two taps in colour: its numbers from -1 to 3 are 0 to 255; and 17 of one tap in grey, of which the last
+ * is alone in a second line, with white around it. A filter of one number has no range, and nor has one that is not a
+ * number. */
 TEST(a_tap_has_its_place_and_colour)
 {
     float colours[] = {-1, 0, 3, 3, 1, -1}, greys[17] = {0};

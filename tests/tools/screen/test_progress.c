@@ -157,8 +157,8 @@ static const char *evaluated(uint64_t n_tokens, double seconds)
     return look();
 }
 
-/* Ten seconds without a word are long enough for a line in a pipe, half a second on a terminal, where it is a part of the
- * line until the next step. */
+/* Ten seconds without a word are long enough for a line in a pipe, half a second on a terminal, where it is a part of
+ * the line until the next step. */
 TEST(an_evaluation_that_takes_long_is_told_of)
 {
     setenv("TERM", "dumb", 1);

@@ -1,5 +1,5 @@
-/* Added tokens outside the model's table, such as [PAD] = 32000 of a vocabulary of 32000: a text that has one is refused,
- * and every other text is encoded. And begin and end tokens that a text has already. */
+/* Added tokens outside the model's table, such as [PAD] = 32000 of a vocabulary of 32000: a text that has one is
+ * refused, and every other text is encoded. And begin and end tokens that a text has already. */
 #include "tests/kit/fixtures/tokenizer.h"
 #include "tests/kit/test.h"
 

@@ -226,8 +226,8 @@ TEST(a_run_of_marks_takes_no_more_than_o_n)
     client_tokenizer_close(t);
 }
 
-/* Wherever the text to replace lies, and whatever looks at it a stretch at a time. By hand: a token of its own stands for
- * what replaces it. */
+/* Wherever the text to replace lies, and whatever looks at it a stretch at a time. By hand: a token of its own stands
+ * for what replaces it. */
 TEST(a_text_is_replaced_wherever_it_is)
 {
     json_t *root = json_load_file(FIXTURES "llama2.json", 0, NULL);
@@ -317,8 +317,8 @@ static void check_decoded(const char *decoder, const uint32_t *ids, size_t n_ids
     client_tokenizer_close(t);
 }
 
-/* By hand. Strip takes `content` from either end of each token, at most so often; behind Fuse, from the beginning of the whole
- * text. The tokens are "++", "▁i++", "+=", "++" and "a". */
+/* By hand. Strip takes `content` from either end of each token, at most so often; behind Fuse, from the beginning of
+ * the whole text. The tokens are "++", "▁i++", "+=", "++" and "a". */
 TEST_EACH(a_decoder_strips_as_often_as_it_says, 4)
 {
 #define STRIP(start, stop) "{\"type\": \"Strip\", \"content\": \"+\", \"start\": " #start ", \"stop\": " #stop "}"

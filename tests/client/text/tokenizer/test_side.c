@@ -1,8 +1,9 @@
 /* Tokens and switches that only a tokenizer's other files have: ids are those of transformers, or there is a sentence.
  *
  * test_side encode FILE is for tests/oracle/side_tokens.py: FILE holds [{"side": {"tokenizer.json": "...", ...},
- * "model_type": "...", "vocabulary": N, "texts": ["...", ...]}, ...]; it prints for each {"ids": [[...], ...], "end": id or null}, a list of a
- * text that is refused being the sentence; or, of a tokenizer that is refused, the sentence. */
+ * "model_type": "...", "vocabulary": N, "texts": ["...", ...]}, ...]; it prints for each {"ids": [[...], ...], "end":
+ * id or null}, a list of a text that is refused being the sentence; or, of a tokenizer that is refused, the
+ * sentence. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -179,7 +180,8 @@ static int open_qwen(struct client_tokenizer **out, const char *name, const char
     return rc;
 }
 
-/* A class that is made from the vocabulary does not see tokenizer.json's list, where added_tokens_decoder has another. */
+/* A class that is made from the vocabulary does not see tokenizer.json's list, where added_tokens_decoder has
+ * another. */
 TEST(a_token_that_transformers_would_split_is_refused_in_a_text)
 {
     struct client_tokenizer *t;

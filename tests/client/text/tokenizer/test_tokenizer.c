@@ -230,8 +230,8 @@ TEST(the_end_is_what_the_files_name)
     }
 }
 
-/* tokenizer.json of the fixture with the value at a path, "model.merges.0", replaced by JSON text; a path that ends with
- * '+' appends. */
+/* tokenizer.json of the fixture with the value at a path, "model.merges.0", replaced by JSON text; a path that ends
+ * with '+' appends. */
 static json_t *changed(const char *path, const char *value)
 {
     const char *dot = strrchr(path, '.'), *key = dot ? dot + 1 : path;

@@ -185,7 +185,8 @@ static int encode_all(struct client_tokenizer *t, const char *text, struct error
 
 #define REPLACE(from, to) "{\"type\":\"Replace\",\"pattern\":{" from "},\"content\":\"" to "\"}"
 
-/* Each takes more than it may, in steps or bytes, of a short text. The second steps seldom, by PCRE2's count, but far. */
+/* Each takes more than it may, in steps or bytes, of a short text. The second steps seldom, by PCRE2's count, but
+ * far. */
 static const struct {
     const char *part, *json, *text, *says;
     size_t n; /* times the text */
