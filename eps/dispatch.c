@@ -399,13 +399,10 @@ static const struct request {
     enum message_kind kind;
     enum message_role role; /* whose row it is; 0: of each other role that sends the kind */
     void (*run)(const struct call *call);
-    /* Of the job's client, or a worker: the state in which it is carried out (client_may, worker_may). NULL: any, and
-     * any job. */
+    /* Of the job's client, or a worker: the state in which it is carried out (may). NULL: any, and any job. */
     bool (*fits)(const struct daemon *d, const struct peer *peer);
-    bool
-        of_job; /* the present job's protocol: a step takes as many as it takes, and nobody else can send one without a
-                 * fault */
-    bool fds; /* descriptors that come with it are read */
+    bool of_job; /* of the present job's protocol: a step takes as many as it takes, so they cost nothing */
+    bool fds;    /* descriptors that come with it are read */
 } requests[] = {
     {MESSAGE_PULL, .run = work, .fits = is_assigned, .of_job = true},
     {MESSAGE_READ, .run = work, .fits = is_assigned, .of_job = true},

@@ -7,7 +7,6 @@
 #include "client/member.h"
 #include "client/model/adapter.h"
 #include "client/model/classifier.h"
-#include "client/model/preset.h"
 #include "client/model/preset_images.h"
 #include "client/record/disk.h"
 #include "client/options/options.h"

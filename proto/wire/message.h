@@ -34,8 +34,7 @@
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
- *   map       between steps: C>D MAP; D>C MAPPED [weights]: where a page of units is in the weights' segment; or
- *             REFUSED
+ *   map       between steps: C>D MAP; D>C MAPPED [weights]: where units are in the weights' segment; or REFUSED
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
@@ -403,8 +402,7 @@ struct message {
             uint64_t weights_bytes; /* size of the weights' segment */
             uint32_t n_units;       /* of the model */
             uint32_t first, n;      /* units of the page: first .. first+n-1 */
-            /* Bit i % 8 of byte i / 8: the trained weights of unit first+i are in the second buffer
-             * (eps/store/store.h). */
+            /* Bit i % 8 of byte i / 8: unit first+i's trained weights are in the second buffer (eps/store/store.h). */
             uint8_t second[MESSAGE_MAP_UNITS / 8];
         } mapped;
         struct {
@@ -593,9 +591,8 @@ int message_version(const uint8_t *buf, size_t n);
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
 
-/* What is true of all messages of a kind, from its row in message.c: descriptors may go with it; it does not wait for
- * bytes that belong to earlier ones, where messages and bytes come by two connections; a peer of this role sends it to
- * the daemon. */
+/* Of all messages of a kind, from its row in message.c: descriptors may go with it; it does not wait for bytes of
+ * earlier ones, which come by another connection; such a peer sends it to the daemon. */
 bool message_has_descriptors(enum message_kind kind);
 bool message_overtakes(enum message_kind kind);
 bool message_is_sent_by(enum message_kind kind, enum message_role role);
