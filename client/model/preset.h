@@ -27,15 +27,13 @@ static inline bool client_preset_is_published(const struct eps_preset *preset)
     return preset->vocabulary > 256 && !preset->learns;
 }
 
-enum {
-    CLIENT_BATCH_TOKENS = 16384
-}; /* Tokens of the tokenizer that a preset (NULL: none) learns from its training text; 0: it learns none. */
+enum { CLIENT_BATCH_TOKENS = 16384 }; /* per minibatch, approximately; a recipe may take fewer */
+
+/* Tokens of the tokenizer that a preset (NULL: none) learns from its training text; 0: it learns none. */
 static inline uint32_t client_preset_learned(const struct eps_preset *preset)
 {
     return preset && preset->learns ? preset->vocabulary : 0;
 }
-
-/* per minibatch, approximately; a recipe may take fewer */
 
 /* How a preset's fresh weights are trained by default, by its kind of tokens (client/options/options.h). */
 struct client_recipe {
