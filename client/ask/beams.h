@@ -12,8 +12,8 @@
 
 #include "client/ask/batch.h"
 
-/* batch.n_samples, seed and n_stops are of no meaning; a text never slides, so a prompt and its new tokens fit the
- * window. Errors as client_batch_run; -ENOSPC with a sentence: the device has no memory for so many beams. */
+/* batch.n_samples and seed are of no meaning; a text never slides, so a prompt and its new tokens fit
+ * the window. Errors as client_batch_run; -ENOSPC with a sentence: the device has no memory for so many beams. */
 int client_beams_run(struct eps_generated *out, const struct client_batch_options *options, uint32_t n_beams,
                      double length_penalty, struct error *err);
 
