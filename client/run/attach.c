@@ -1,3 +1,5 @@
+/* All that can fail is done before TAKE: from then on the job is this client's, and ends if it leaves. Data that are
+ * not the run's, or a metrics.jsonl that cannot be opened, leave the job detached, for another client. */
 #include "client/run/attach.h"
 
 #include "client/data/data.h"

@@ -1,3 +1,7 @@
+/* What decides what gives the order. Weights are matched with their config before data are read, which takes long; a
+ * classifier's after it, as labels decide the shape of its head. Without a model the data come first: tokens are read
+ * once, a text again by the preset that it gets. A preset's tokenizer is learned before the source is opened, which
+ * takes it from the model's side files. */
 #include "client/run/run.h"
 
 #include "client/model/adapter.h"

@@ -1,3 +1,10 @@
+/* A checkpoint is written here as a daemon writes one: files in step-N.partial, their checksums in training.json, which
+ * comes last, and one rename. Tensors pass through chunks of DERIVE_CHUNK bytes, which a row of MODEL_WIDEST numbers
+ * just fits.
+ *
+ * Runs with adapters, or with frozen or sparse tensors, are refused: the loops here take it that each tensor has
+ * moments and a count. Norms that the run remembered (proto/model/norms.h) are left behind, and the new one gathers its
+ * own. */
 #include "client/run/derive.h"
 
 #include "client/options/options.h"
@@ -503,7 +510,7 @@ static int write_all(struct client_derive *d, struct error *err)
     if (!rc)
         rc = write_others(d, err);
     if (!rc)
-        rc = write_training(d, err);
+        rc = write_training(d, err); /* it has the checksums of all the others */
     if (!rc)
         rc = copy_references(d, err);
     if (!rc)

@@ -1,3 +1,6 @@
+/* Which tensors change follows from the two models: pieces of a layer whose shapes differ. So no family is named here,
+ * and a layer must list its pieces in the same order whatever its width. Layers without the feed-forward map (find_out)
+ * are left to client_derive_write, which takes their tensors by name. */
 #include "client/run/replace.h"
 
 #include "client/model/file.h"

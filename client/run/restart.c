@@ -1,3 +1,7 @@
+/* But for --freeze-until, another attempt follows a loss and nothing else: no stop, no option that is refused, no
+ * weights that have diverged. Options that workers have settled are fixed first (make_options), so an attempt that
+ * begins anew trains the same. A checkpoint may be in place that its daemon died before telling of: so the directory is
+ * read, not the run's list alone. */
 #include "client/data/data.h"
 #include "client/run/train_state.h"
 

@@ -1,3 +1,6 @@
+/* A run in place is locked before its checkpoints are listed, as the daemon of a killed client may still be writing the
+ * newest. Nothing is moved aside before a whole one is found below it: a search that fails, or is interrupted, changes
+ * nothing. -EINVAL of client_whole_read alone is damage; any other error ends the search. */
 #include "client/run/resume.h"
 
 #include "client/record/checkpoints.h"

@@ -1,3 +1,6 @@
+/* Rows are read first, as defaults of options follow from their number and length, and divided once options are
+ * resolved. What an earlier run stored is compared between the two: data that have changed are refused before anything
+ * is started. */
 #include "client/run/run.h"
 
 #include "client/run/attach.h"

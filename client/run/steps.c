@@ -1,3 +1,6 @@
+/* done <= covered <= arrived <= opened. Each round of the loop (take_steps) does one thing that is due, or waits for
+ * one message. `hear` moves the first three by one, and refuses what would break their order. A stop that saves breaks
+ * no wait: it changes what is due, and the loop ends as after the last step. */
 #include "client/run/steps_state.h"
 
 #include "client/daemon/observer.h"

@@ -1,3 +1,6 @@
+/* Which request an answer settles is told by its step, as one checkpoint is asked for at a time (`asked`). Where the
+ * daemon chooses the step (client_steps_ask_cut), any from cut_from on settles it. What others have saved (eps save) is
+ * told by the same messages: it counts among the checkpoints, and settles nothing. */
 #include "client/run/steps_state.h"
 
 #include "client/daemon/observer.h"

@@ -1,3 +1,5 @@
+/* A tensor gets room once, for as many pieces as its units have (divide). Each look fills it anew, and may take less:
+ * rows that follow each other in memory are one piece, which depends on the buffers that their units are in. */
 #include "client/run/weights.h"
 
 #include "client/options/options.h"
