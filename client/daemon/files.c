@@ -1,3 +1,6 @@
+/* The mutex is held for the whole of an act. So a file that client_files_remove has returned for is in no use, and may
+ * be closed; on a slow disk that call waits as long. Numbers are not used twice: a request for a file that was removed
+ * finds none, and never another one's. */
 #include "client/daemon/files.h"
 
 #include "proto/base/thread.h"

@@ -1,3 +1,6 @@
+/* libuv's callbacks only take note: messages are queued, an end leaves its reason. All else happens in the caller's
+ * wait, so no caller is entered from the loop. LOST alone is also passed on as it comes (on_lost): watches are asked
+ * before the queue is read, and must know which worker the daemon gave up. */
 #include "client/daemon/link.h"
 
 #include "proto/base/process.h"

@@ -1,3 +1,7 @@
+/* A link is read in sequence, so no question may be left with its answer to come: the next reader would take it for its
+ * own. A wait that ends otherwise takes the answer in first (client_observer_await_saved), or cancels the question by
+ * another one (client_await_workers). One of several daemons is asked over a link of its own, which is closed with
+ * whatever it owes. */
 #include "client/daemon/observer.h"
 
 #include "client/member.h"

@@ -1,3 +1,9 @@
+/* The exit that is seen first need not be the cause: workers end with their daemon, and a daemon tells a moment later
+ * of a worker that it gave up. So an exit is held back (patience_ms) until another one, or LOST, may have come; then
+ * the first in `children` is blamed, the daemon before its workers.
+ *
+ * Each wait of the link asks check_children, so replacing a worker takes several rounds: in one its handle is closed,
+ * in a later one, once libuv has let go of it, its place is used again. */
 #include "client/daemon/spawn.h"
 
 #include "client/daemon/observer.h"
