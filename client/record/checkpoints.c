@@ -1,3 +1,6 @@
+/* What goes is decided on the caller's thread, by its list and by the links as they are now, since the daemon moves
+ * `latest`. The cleanup's thread gets steps alone, so the list needs no lock. A step may be gone by then, or be no
+ * checkpoint any more: removing looks again, and leaves what it does not know (open_ours). */
 #include "client/record/checkpoints.h"
 
 #include "client/eps.h"

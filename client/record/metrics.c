@@ -1,3 +1,6 @@
+/* Lines are written at places that are kept here (`good`), never at the file's end: a line that the disk took half is
+ * written again where it began, and the last one can be replaced. So there is one writer at a time, by the run
+ * directory's lock. A line replaces another only if it is longer, so nothing of the old one is left behind it. */
 #include "client/record/metrics.h"
 
 #include "client/daemon/observer.h"

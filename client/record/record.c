@@ -1,3 +1,6 @@
+/* Stored values are resolved ones: a given value is compared with what the run had, whether or not that was a default
+ * then. A few options that follow from a changed one become unset, to be resolved as at a run's beginning
+ * (follow_changes). */
 #include "client/record/record.h"
 
 #include "client/data/data.h"

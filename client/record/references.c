@@ -1,3 +1,6 @@
+/* Reading makes the header anew from the numbers that were read, and compares bytes: so version, type, count and
+ * checksum are checked at once. client_references_check alone, which does not know the count, parses it, and believes
+ * it if the file is as long. */
 #include "client/record/references.h"
 
 #include "proto/model/output.h"

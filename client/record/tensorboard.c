@@ -1,3 +1,6 @@
+/* The messages are written by hand, as they have a dozen fields in all. Lengths come before contents, so each is made
+ * whole before the one around it; MOST_BYTES bounds them (asserted), as texts are cut. A record that was cut short
+ * hides all behind it: after an error the caller writes no more. */
 #include "client/record/tensorboard.h"
 
 #include "client/text/utf8.h"
