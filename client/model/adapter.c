@@ -1,3 +1,7 @@
+/* PEFT's form names modules by patterns; the config's key has those that were matched when it was made (make_key). So a
+ * checkpoint's adapter stays what it was, whatever patterns would match later. The base's fingerprint is beside it, and
+ * is compared whenever the base's weights are opened. PEFT has dozens of keys: those that change what an adapter
+ * computes are refused (unsupported), unknown ones are kept and not read. */
 #include "client/model/adapter.h"
 
 #include "client/model/adapter_internal.h"

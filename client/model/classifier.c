@@ -1,3 +1,5 @@
+/* `rewritten` means that the classes are still the data's to name: a task made the config (prepare), or a net of images
+ * names none (is_unnamed). Only then is the config written again, once the labels are known. */
 #include "client/model/classifier.h"
 
 #include "client/model/file.h"

@@ -1,3 +1,6 @@
+/* Client and daemon compute the segment's layout from the same goal, so the answer has a size to compare, and no
+ * places. Workers write numbers there that nobody has looked at: a loss is tested here, logits where a token is
+ * drawn. */
 #include "client/model/job.h"
 
 #include "client/model/file.h"

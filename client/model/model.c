@@ -1,3 +1,6 @@
+/* The config that counts is in config_fd: the file's own; or, in memory, its text model's (proto/model/wrapper.h), or
+ * what a task or an adapter made of that. Daemon, workers and checkpoints have it from there. It is opened before the
+ * weights, as it bounds how long a header of theirs may be (client/model/shards.c). */
 #include "client/model/model.h"
 
 #include "client/model/adapter.h"
@@ -406,8 +409,6 @@ enum safetensors_type client_model_dtype(const json_t *options)
     return SAFETENSORS_F32;
 }
 
-/* The type that a checkpoint's run began from. False: this is no checkpoint. One that cannot be read is for
- * client_model_check to refuse. */
 /* Opens the model's directory and reads its training.json; the caller closes *directory and frees the checkpoint.
  * 1: it is there; 0: there is none; -errno. */
 static int read_training(struct checkpoint *out, int *directory, const struct client_model *model, struct error *err)
@@ -426,6 +427,8 @@ static int read_training(struct checkpoint *out, int *directory, const struct cl
     return rc;
 }
 
+/* The type that a checkpoint's run began from. False: this is no checkpoint. One that cannot be read is for
+ * client_model_check to refuse. */
 static bool find_dtype(enum safetensors_type *out, const struct client_model *model)
 {
     struct checkpoint checkpoint;

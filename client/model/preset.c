@@ -1,3 +1,5 @@
+/* Within each group presets ascend in size, and the smallest has a name in the enum: client_preset_choose steps down to
+ * it. n_parameters are those with the preset's own vocabulary; on bytes gpt2's have fewer. */
 #include "client/model/preset.h"
 
 #include "client/model/file.h"

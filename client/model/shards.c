@@ -1,3 +1,6 @@
+/* A directory is most often wrong by being incomplete, which makes other faults: so all files of an index are looked
+ * for before any is read. A header is then held to the bound that the daemon will hold it to, and to the index. Faults
+ * of one kind are counted, and the first is named: a file that is the wrong one has hundreds. */
 #include "client/model/shards.h"
 
 #include "client/model/file.h"
