@@ -1,3 +1,5 @@
+/* A run's bits depend on this order, so it is the same with every C library: qsort is not stable, hence `order` in a
+ * place. Permutations are computed, not drawn one after the other, so an epoch needs none of those before it. */
 #include "client/rows/batches.h"
 
 #include "client/rows/source.h"

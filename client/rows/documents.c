@@ -1,3 +1,6 @@
+/* What is trained is a bit of each stored token: labels are made when a row is read, and the checksum covers them.
+ * Which kind the lines are is settled by the first line of some file (client_documents_are); a line of another kind is
+ * refused, never trained on as something else. */
 #include "client/rows/documents.h"
 
 #include "client/data/data_file.h"

@@ -1,3 +1,6 @@
+/* Templates are searched as text, not run: a key that one mentions anywhere passes as read. Answers are remembered, as
+ * data have many lines of few keys; by how the name is used, as a member may be read whose name as a variable is
+ * not. */
 #include "client/rows/keys.h"
 
 #include "client/rows/layouts.h"

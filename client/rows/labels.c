@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIGITS = 18 };
+enum { DIGITS = 18 }; /* fit a long long, whatever they are */
 
 int client_labels_init(struct client_labels *out, bool numbers, struct error *err)
 {

@@ -1,3 +1,5 @@
+/* The line's object is never changed, as its keys are counted afterwards (client/rows/keys.h), and a preference is
+ * taken apart twice: messages that stay are shared, those that change are copied first. */
 #include "client/rows/layouts.h"
 
 #include "client/text/conversation.h"

@@ -1,3 +1,5 @@
+/* A new class has its number only when all rows are read, as names are sorted: until then rows have numbers in the
+ * order of arrival (sort_labels). So the checksum is made of labels' texts and of tokens, never of numbers. */
 #include "client/rows/rows.h"
 
 #include "client/rows/columns.h"
