@@ -1,3 +1,6 @@
+/* Files are opened when they are named, and stay open: a name that is given to another file later changes nothing, but
+ * in a folder of images. Of what is written over in place a token outside the vocabulary is found, and an end that
+ * comes too soon. Such a token is -EIO in a later read: the file was right once. */
 #include "client/data/data_file.h"
 
 #include <assert.h>

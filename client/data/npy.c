@@ -1,3 +1,5 @@
+/* The header is a stranger's text without a terminator: everything goes through a cursor, which stops at its end.
+ * Blanks and the newline that NumPy pads it with may stand between any two words. */
 #include "client/data/npy.h"
 
 #include <errno.h>

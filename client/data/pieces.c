@@ -1,3 +1,7 @@
+/* `take` is called on the caller's thread, in the text's order, once all threads are done with a block: so tokens, and
+ * the first fault, are those of one thread. p->kept belongs to the place where the tokens that were given end; joining
+ * a piece puts there what its thread kept. The watch is asked on the caller's thread; the others see its code
+ * (ended). */
 #include "client/data/pieces.h"
 
 #include "client/text/utf8.h"

@@ -1,3 +1,5 @@
+/* Keys are a stranger's: of a file the first CLIENT_UNREAD_MOST are kept, and sentences name MOST_KEYS of them. A line
+ * that has a key several times, in several messages, counts once: `line` is the last one that had it. */
 #include "client/data/unread.h"
 
 #include "client/data/data.h"
