@@ -1,3 +1,6 @@
+/* What is trained is settled in bytes, as spans of the rendered text. Which tokens have a byte of a span is asked of
+ * the tokenizer while it encodes the whole: a part by itself could get other tokens than it has in the row. By prefixes
+ * each answer is rendered twice, so time grows with the square of a conversation's length. */
 #include "client/text/conversation.h"
 
 #include "client/text/rendered.h"

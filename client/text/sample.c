@@ -1,3 +1,6 @@
+/* A draw walks the candidates as filtering left them, so their order is part of the result. It follows from logits and
+ * ids alone: the heap's comparison is total, and without a filter they stay in the order of ids. Weights are relative
+ * to the largest logit, so none overflows, and the likeliest one's is 1, on which min-p relies. */
 #include "client/text/sample.h"
 
 #include "proto/base/random.h"

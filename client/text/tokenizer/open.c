@@ -1,3 +1,5 @@
+/* Once it is open, a tokenizer changes in nothing but `work`: so client_tokenizer_share copies the struct, and threads
+ * need no lock. The token that ends a text is settled last (find_meanings), as generation_config.json may name any. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
 #include "client/text/utf8.h"

@@ -1,3 +1,6 @@
+/* The quick form sees QUICK_BYTES of the text at a time, as a beginning (PCRE2_PARTIAL_HARD): it settles what is short,
+ * and never looks far. What it leaves open goes to the counted form, with all of the text. An escape passes if it is in
+ * a list of those that mean the same in all three syntaxes; a construct, unless it is known to mean something else. */
 #include "client/text/tokenizer/pattern.h"
 
 #include <assert.h>
