@@ -1,3 +1,5 @@
+/* Rows wait for each other's keys and values, and none for ever: a row that begins to wait is nobody's source until it
+ * has run (has_prompt), so waits form no circle. */
 #include "client/ask/batch.h"
 
 #include "client/text/utf8.h"

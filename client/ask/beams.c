@@ -1,3 +1,6 @@
+/* Candidates are kept best first, so live beams are in that order, too: is_done looks at the first alone. Of equal
+ * scores the earlier beam comes first, then the lower token (keep), so a search has one result. A row that is given
+ * away is no next beam's `from`, as first children have taken those (assign_rows): no copy is overwritten. */
 #include "client/ask/beams.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* Texts are heard in the data's order (client/ask/batch.h), so the k-th reference is found by counting. Callbacks of a
+ * generation return nothing: the first error is kept, should_stop ends the search, and the error takes the place of its
+ * -EINTR. */
 #include "client/ask/eval_bleu.h"
 
 #include "client/ask/eval_rows.h"

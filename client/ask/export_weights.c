@@ -1,3 +1,6 @@
+/* Shards are planned before one is written, as each name has their number in it. Models are read, merged, averaged and
+ * rounded by the block. A finite number that the type would make infinite ends the export: other programs would load
+ * the infinity without a word. */
 #include "client/ask/export.h"
 
 #include "client/ask/merge.h"

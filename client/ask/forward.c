@@ -1,3 +1,5 @@
+/* The model is opened and verified before workers are waited for, or started: a wrong one costs no wait. A snapshot
+ * comes over a link of its own, a viewer's, which is closed before the job's session, a client's, is opened. */
 #include "client/ask/forward.h"
 
 #include "client/daemon/observer.h"
