@@ -1,3 +1,6 @@
+/* The checksum must not depend on threads. Records are added to it as files are read, in their order. Images in folders
+ * are hashed on any thread, each hash to a place of its own, and these are added when all are done. Labels come last
+ * (client_images_number), as their numbers are known only then. */
 #include "client/images/images.h"
 
 #include "client/images/encoded.h"

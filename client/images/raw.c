@@ -1,3 +1,5 @@
+/* A header is a stranger's: a count is believed if the file has exactly its bytes, no more and no fewer. So what is
+ * allocated by a count is in proportion to the file. */
 #include "client/images/raw.h"
 
 #include "client/data/data_file.h"
