@@ -1,3 +1,5 @@
+/* A report is not worth a failure: without memory it is left out. Files are looked for before they are named, and a
+ * command's names are quoted, so that it can be pasted into a shell. */
 #include "tools/account.h"
 
 #include "tools/screen/terminal.h"
@@ -352,7 +354,7 @@ void account_end(const struct account *a)
     print_against(out, a->device_peak, a->device_planned);
     fprintf(out, "             host %s", eps_format_bytes(host, a->host_peak));
     print_against(out, a->host_peak, a->host_planned);
-    putchar('\n');
+    putchar('\n'); /* above the lines, which are still in memory */
     print_lines(out, &text);
     print_files(a);
 }

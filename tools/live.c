@@ -1,3 +1,6 @@
+/* libeps ends a wait by should_stop alone, so a signal and a daemon that hangs both give -EINTR: stopping_observer
+ * tells which it was. `until` is set before each call, as the patience is with one daemon at a time. Of several daemons
+ * one that fails is dropped, and found again by the next gather if it lives. */
 #include "tools/live.h"
 
 #include "tools/arguments.h"

@@ -1,3 +1,5 @@
+/* Prometheus wants all samples of a metric in one group, so metrics are the outer loop, and daemons the inner one. They
+ * are read from the objects of eps mem --json, so that both say the same. */
 #include "tools/screen/memory.h"
 
 #include "tools/live.h"

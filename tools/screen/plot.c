@@ -1,3 +1,6 @@
+/* All panels are one script, and gnuplot keeps settings and data blocks from one panel to the next. So each panel
+ * undoes what it sets (yrange, labels, offsets), and its blocks have names of their own. Blocks are printed before the
+ * `plot` that draws them, as they cannot stand within that command. */
 #include "tools/screen/plot.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/* Every line goes through line(), which cuts it to the width, and drops it once the screen is full: so nothing wraps or
+ * scrolls. Workers get what FEWEST lines for the rest leave of it; the map of units fills what is left, several units a
+ * mark if need be. */
 #include "tools/screen/top_draw.h"
 
 #include "tools/screen/terminal.h"
