@@ -71,9 +71,10 @@ struct eps_step_blocks {
 /* What becomes of a step whose rows are given. */
 enum eps_rows {
     EPS_ROWS_TRAIN,
-    EPS_ROWS_END,   /* the run ends before it, as by should_stop's 1 */
-    EPS_ROWS_DROP,  /* it ends at once, as by should_stop's 2 */
-    EPS_ROWS_SAVE,  /* what is done so far is saved first, if it is not; then the rows are asked for again */
+    EPS_ROWS_END,  /* the run ends before it, as by should_stop's 1 */
+    EPS_ROWS_DROP, /* it ends at once, as by should_stop's 2 */
+    /* What is done so far is saved first, if it is not; then the rows are asked for again. Not with no_save. */
+    EPS_ROWS_SAVE,
     EPS_ROWS_SCORE, /* the rows are not trained: the model says how likely their labels are, in log_p; then likewise */
     EPS_ROWS_WEIGHTS, /* on_weights looks at them first; then likewise */
 };

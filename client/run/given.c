@@ -70,6 +70,8 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
     if (answer == EPS_ROWS_WEIGHTS && !o->on_weights)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": it asks for weights, and there is no on_weights",
                          step + 1);
+    if (answer == EPS_ROWS_SAVE && o->no_save)
+        return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": it asks for a save, and no_save is set", step + 1);
     if (answer == EPS_ROWS_DROP)
         return error_set(err, -EINTR, "interrupted");
     if (answer != EPS_ROWS_TRAIN && answer != EPS_ROWS_SCORE)

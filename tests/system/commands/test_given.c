@@ -277,6 +277,18 @@ TEST_EACH(what_no_rows_can_be_ends_the_run, COUNT(wrong))
     expect("cat said", 0, wrong[_i].says);
 }
 
+/* Behind the first step, when there would be something to save. */
+TEST(a_run_that_saves_nothing_is_asked_for_no_save)
+{
+    struct eps_train_options o = options_of(others, "unsaved");
+    struct given given = {.answers = {EPS_ROWS_TRAIN, EPS_ROWS_SAVE}};
+
+    o.no_save = true, o.save_every = UINT64_MAX, o.keep = UINT32_MAX;
+    o.on_rows = give, o.rows_user = &given;
+    ck_assert_int_eq(train(&o, &given), -EINVAL);
+    expect("cat said", 0, "on_rows of step 2: it asks for a save, and no_save is set");
+}
+
 /* Its rows have lengths, too. */
 TEST(an_encoder_decoder_does_not_take_them)
 {
