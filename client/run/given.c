@@ -19,6 +19,16 @@ int client_given_check(const struct client_run *run, struct error *err)
                      c->family->model_type);
 }
 
+/* What the callback was asked, and of what it wrote those fields alone that are its answer: it may have written into
+ * any of them. */
+static struct eps_step_rows take_answer(struct eps_step_rows asked, const struct eps_step_rows *answered)
+{
+    asked.lr = answered->lr;
+    asked.first_scored = answered->first_scored, asked.n_scored = answered->n_scored;
+    asked.drops = answered->drops, asked.base = answered->base;
+    return asked;
+}
+
 /* Refuses tokens that the model does not know, and weights that are none. Counts labels. */
 static int check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, struct error *err)
 {
@@ -63,7 +73,9 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
 
     for (size_t i = 0; i < (size_t)buffer->n_rows * n_tokens; i++)
         rows.weights[i] = 1;
-    const enum eps_rows answer = o->on_rows(o->rows_user, &rows);
+    struct eps_step_rows answered = rows;
+    const enum eps_rows answer = o->on_rows(o->rows_user, &answered);
+    rows = take_answer(rows, &answered);
     given->log_p = NULL;
     if (answer > EPS_ROWS_WEIGHTS)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the answer %d is none", step + 1, (int)answer);

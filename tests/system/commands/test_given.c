@@ -46,6 +46,7 @@ struct given {
     enum eps_rows answers[2 * STEPS]; /* to each time that it is asked */
     double lr;                        /* of the second step; 0: as it is */
     uint32_t id, label;               /* the last ones of the second step; 0: the text's */
+    bool misleads;                    /* writes into the fields that say what it is asked for, too */
     bool none;                        /* the second step has no labels */
     bool halves, weighs;              /* every other label is left out; or has no weight, and the others 2 */
     float weight;                     /* the last one of the second step; 0: as it is */
@@ -108,6 +109,8 @@ static enum eps_rows give(void *user, struct eps_step_rows *rows)
     rows->labels[n - 1] = g->label ? g->label : rows->labels[n - 1];
     for (size_t i = 0; g->none && i < n; i++)
         rows->labels[i] = EPS_NO_LABEL;
+    if (g->misleads)
+        rows->vocabulary = UINT32_MAX, rows->step = rows->n_rows = 0, rows->ids = rows->labels = NULL;
     return answer;
 }
 
@@ -262,6 +265,7 @@ static const struct {
     const char *says;
 } wrong[] = {
     {{.id = 256}, "on_rows of step 2: row 3, token 15: the id 256 is not below the vocabulary's 256"},
+    {{.id = 256, .misleads = true}, "on_rows of step 2: row 3, token 15: the id 256 is not below the vocabulary's 256"},
     {{.label = 300}, "on_rows of step 2: row 3, token 15: the label 300 is not below the vocabulary's 256"},
     {{.none = true}, "on_rows of step 2: no token has a label"},
     {{.lr = -1}, "on_rows of step 2: the rate -1 is no rate"},
