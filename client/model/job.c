@@ -58,7 +58,8 @@ static uint64_t bytes_of(const struct client_job *job, const struct model_config
     return job->goal.purpose == PLAN_GENERATE ? plan_generate_bytes(&job->goal, config) : layout_of(job).bytes;
 }
 
-static int take_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
+/* Of an answer with a descriptor, or without one: fd < 0. */
+static int read_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
                        struct error *err)
 {
     const uint32_t asked = job->goal.entries;
@@ -86,10 +87,18 @@ static int take_opened(struct client_job *job, const struct client_model *model,
                                       .predicted_ms = m->job_opened.predicted_ms,
                                       .predicted_compute_ms = m->job_opened.predicted_compute_ms,
                                       .predicted_optimizer_ms = m->job_opened.predicted_optimizer_ms};
-    const int rc = describe_layers(&job->choice, &model->config, &m->job_opened.choice, err);
-    if (rc)
-        return rc;
-    return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
+    return describe_layers(&job->choice, &model->config, &m->job_opened.choice, err);
+}
+
+/* Takes fd. */
+static int take_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
+                       struct error *err)
+{
+    const int rc = read_opened(job, model, m, fd, err);
+
+    if (rc && fd >= 0)
+        close(fd);
+    return rc ? rc : segment_attach(&job->data, fd, (size_t)bytes_of(job, &model->config), SEGMENT_READ_WRITE, err);
 }
 
 int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
