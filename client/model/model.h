@@ -18,7 +18,8 @@
 #include <jansson.h>
 #include <limits.h>
 
-enum { CLIENT_MODEL_MAX_FILES = SESSION_MAX_FDS - 4 }; /* minus config, output directory, side file and moments */
+/* That go with a job beside the weights: config, output directory, side file, trace and moments. */
+enum { CLIENT_MODEL_OTHER_FILES = 5, CLIENT_MODEL_MAX_FILES = SESSION_MAX_FDS - CLIENT_MODEL_OTHER_FILES };
 
 struct client_model {
     char name[64]; /* for display: the directory's name, or the config file's without .json */

@@ -85,6 +85,19 @@ static int open_job(struct client_job *job, const struct client_job_files *files
     return client_job_open(job, &link_, &request, &model, files, err);
 }
 
+TEST(the_most_files_that_a_model_may_have_go_with_all_others_of_a_job)
+{
+    struct client_job job;
+    struct error err = {""};
+
+    open_model(CLIENT_MODEL_MAX_FILES);
+    n_due = SESSION_MAX_FDS;
+    attach();
+    const int fd = model.weights[0].fd;
+    ck_assert_msg(open_job(&job, &(const struct client_job_files){fd, fd, fd, fd}, &err) == 0, "%s", err.text);
+    client_job_free(&job);
+}
+
 static const struct {
     uint64_t bytes; /* fewer, or more */
     uint32_t entries;
