@@ -248,13 +248,16 @@ static uint64_t step_of(const char *line, size_t n)
     return step > 0 ? (uint64_t)step : 0;
 }
 
-/* Finds the end of the lines up to step `most`; *last is the last of these steps. Steps must rise. */
+/* Finds the end of the lines up to step `most`: of the last line before the first one that is beyond it. *last is the
+ * last of these steps. Damaged lines between them stay, and so do lines whose step does not rise: readers pass over
+ * both. */
 static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
 {
     int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     char *line = NULL;
     size_t cap = 0;
+    off_t at = 0;
     ssize_t n;
 
     if (!file) {
@@ -266,11 +269,14 @@ static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
     *last = 0;
     while ((n = getline(&line, &cap, file)) > 0) {
         const uint64_t step = step_of(line, (size_t)n);
-        if (step <= *last || step > most)
+        if (step > most)
             break;
+        at += n;
+        if (step <= *last)
+            continue;
         *last = step;
         m->last = (size_t)n;
-        m->good += n;
+        m->good = at;
     }
     rc = ferror(file) ? -EIO : 0;
     free(line);

@@ -291,6 +291,25 @@ static struct seen read_all(uint64_t n_bad)
     return seen;
 }
 
+/* Between lines up to step 4, and behind the last of these; the run goes on after it. */
+TEST(what_is_damaged_takes_no_whole_line_with_it)
+{
+    static const char kept[] = "{\"step\": 1}\n"
+                               "garbage\n"
+                               "{\"step\": 1}\n"
+                               "{\"step\": 3, \"lo{\"step\": 4}\n"
+                               "{\"step\": 4, \"loss\": 2}\n";
+
+    processes_put_text("metrics.jsonl", print("%s%s", kept, "{\"st\n{\"step\": 5}\n{\"step\": 2}\n"));
+    ck_assert_int_eq(client_metrics_reopen(&metrics, directory_fd, 4, fill, &metrics, NULL), 0);
+    outputs_check_file("metrics.jsonl", kept);
+    ck_assert_int_eq(client_metrics_add_evaluation(&metrics, 1.5, NULL, 0, NULL), 0);
+    write_steps(5, 5);
+    const struct seen seen = read_all(3);
+    ck_assert_uint_eq(seen.n, 3);
+    ck_assert(seen.steps[1].step == 4 && seen.steps[1].loss == 2 && seen.steps[1].eval_loss == 1.5);
+}
+
 /* What is read and written again is the same file. */
 TEST(what_was_written_is_read)
 {
