@@ -120,8 +120,18 @@ static json_t *line_of(const struct eps_step *step)
     return line;
 }
 
-/* Takes the reference to line; NULL: no memory. */
-static int append_line(struct client_metrics *m, json_t *line)
+/* A longer line follows, which covers the old one in the file. */
+static void take_back_last(struct client_metrics *m)
+{
+    if (m->n_pending)
+        m->n_pending -= m->last;
+    else
+        m->good -= (off_t)m->last;
+}
+
+/* Takes the reference to line; NULL: no memory. It replaces the last one, or follows it. A line that is lost stands for
+ * none that could be replaced; the one that it was to replace stays. */
+static int append_line(struct client_metrics *m, json_t *line, bool replaces)
 {
     char *text = line ? json_dumps(line, JSON_REAL_PRECISION(DIGITS)) : NULL;
     const size_t n = text ? strlen(text) : 0;
@@ -136,6 +146,10 @@ static int append_line(struct client_metrics *m, json_t *line)
         else
             rc = -ENOMEM;
     }
+    if (!rc && replaces)
+        take_back_last(m);
+    if (rc && !replaces)
+        m->last = 0;
     if (!rc) {
         memcpy(m->pending + m->n_pending, text, n);
         m->pending[m->n_pending + n] = '\n';
@@ -144,11 +158,6 @@ static int append_line(struct client_metrics *m, json_t *line)
     }
     free(text);
     return rc;
-}
-
-static int append(struct client_metrics *m, const struct eps_step *step)
-{
-    return append_line(m, line_of(step));
 }
 
 double client_metrics_round(double value)
@@ -179,25 +188,21 @@ int client_metrics_flush(struct client_metrics *m, struct error *err)
     return 0;
 }
 
-int client_metrics_write(struct client_metrics *m, const struct eps_step *step, struct error *err)
+static int write_line(struct client_metrics *m, json_t *line, bool replaces, struct error *err)
 {
-    int rc = append(m, step);
+    const int rc = append_line(m, line, replaces);
+
     return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
 }
 
-/* A longer line follows, which covers the old one in the file. */
-static void take_back_last(struct client_metrics *m)
+int client_metrics_write(struct client_metrics *m, const struct eps_step *step, struct error *err)
 {
-    if (m->n_pending)
-        m->n_pending -= m->last;
-    else
-        m->good -= (off_t)m->last;
+    return write_line(m, line_of(step), false, err);
 }
 
 int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
 {
-    take_back_last(m);
-    return client_metrics_write(m, step, err);
+    return write_line(m, line_of(step), true, err);
 }
 
 /* The last line in the file; owned. NULL: it cannot be read. */
@@ -233,9 +238,7 @@ int client_metrics_add_evaluation(struct client_metrics *m, double loss, const s
         json_decref(line);
         return error_set(err, rc, "%s: its last line could not be read again", file_name);
     }
-    take_back_last(m);
-    rc = append_line(m, line);
-    return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
+    return write_line(m, line, true, err);
 }
 
 /* The step of a complete line; 0 if it has none. */
@@ -335,7 +338,7 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
         lost.step = last + 1;
         last++;
         if (fill(data, &lost))
-            rc = append(out, &lost);
+            rc = append_line(out, line_of(&lost), false);
     }
     if (!rc)
         return client_metrics_flush(out, err);

@@ -45,7 +45,8 @@ int client_metrics_check(int directory_fd, struct error *err);
  * is kept. -ENOMEM: it is lost. */
 int client_metrics_write(struct client_metrics *metrics, const struct eps_step *step, struct error *err);
 
-/* Replaces the last line by a longer one, with an evaluation's loss. Errors as client_metrics_write. */
+/* Replaces the last line by a longer one, with an evaluation's loss; a line that was lost is written now. Errors as
+ * client_metrics_write; -ENOMEM: the last line stays. */
 int client_metrics_rewrite(struct client_metrics *metrics, const struct eps_step *step, struct error *err);
 
 /* Adds an evaluation to the last line of a reopened file, which has none. Errors as client_metrics_write; -EIO: that

@@ -193,6 +193,29 @@ TEST(a_file_that_was_removed_is_reported_and_an_earlier_run_not_written_over)
     ck_assert_holds(err.text, "removed");
 }
 
+static void *refuse_memory(size_t n)
+{
+    (void)n;
+    return NULL;
+}
+
+/* Of a line, or of the longer one that was to replace it. */
+TEST_EACH(a_line_that_memory_is_short_for_harms_no_other, 2)
+{
+    struct eps_step step = at(2);
+
+    open_metrics();
+    write_steps(1, _i == 0 ? 1 : 2);
+    json_set_alloc_funcs(refuse_memory, free);
+    ck_assert_int_eq((_i == 0 ? client_metrics_write : client_metrics_rewrite)(&metrics, &step, NULL), -ENOMEM);
+    json_set_alloc_funcs(malloc, free);
+    step.eval_loss = 1.5;
+    if (_i == 0)
+        ck_assert_int_eq(client_metrics_rewrite(&metrics, &step, NULL), 0);
+    write_steps(3, 3);
+    json_decref(read_lines(3));
+}
+
 static bool fill(void *data, struct eps_step *lost)
 {
     ck_assert_ptr_eq(data, &metrics);
