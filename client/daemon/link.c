@@ -333,7 +333,7 @@ int client_link_expect(struct client_link *link, enum message_kind kind, struct 
 
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
 {
-    uv_timer_start(&link->tick, on_tick, ms, TICK_MS);
+    uv_timer_start(&link->tick, on_tick, ms % TICK_MS, TICK_MS); /* the last of the ticks comes at the end */
     const uint64_t until = uv_now(&link->loop) + ms;
     int rc = take_asked(link, err);
 

@@ -107,6 +107,18 @@ TEST_EACH(descriptors_that_nobody_takes_are_closed, 2)
     ck_assert_uint_eq(n_fds[2], n_fds[1]);
 }
 
+/* Longer than the gap that is taken for a stop of the machine; half of it may pass in such gaps while others compute. */
+TEST(a_pause_is_time_spent_awake)
+{
+    struct client_link link;
+    struct error err = {""};
+
+    ck_assert_int_eq(client_link_init(&link, &err), 0);
+    ck_assert_int_eq(client_link_pause(&link, 1000, &err), 0);
+    ck_assert_uint_ge(link.awake_ms, 500);
+    client_link_free(&link);
+}
+
 /* The daemon lives: it is not gone, and no worker is the cause. */
 TEST(a_client_that_was_sent_away_says_so)
 {
