@@ -63,6 +63,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     struct client_link *link = session_data(s);
     struct client_mail *mail = mail_place(link);
 
+    link->n_lost += m->kind == MESSAGE_LOST && m->lost.how != LOSS_UNFIT;
     if (m->kind == MESSAGE_LOST && link->on_lost)
         link->on_lost(link->lost_data, m);
     for (unsigned i = mail ? CLIENT_MAIL_FDS : 0; i < n_fds; i++)

@@ -39,6 +39,7 @@ struct client_link {
     uint64_t deadline; /* when waits end with -ETIMEDOUT, by awake_ms; 0: never */
     int rc;            /* -ENOMEM after a message was dropped */
     int failed;        /* code of a FAILED message */
+    uint32_t n_lost;   /* workers that LOST told of, without those that stay attached */
     int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */
     struct error why;
     /* Receives SAVED, SAVE_FAILED, OUTPUT, LOST and STOP, which come at any time, and MEMORY_REPLY and STATUS_REPLY

@@ -406,8 +406,15 @@ static void name_host(struct error *out, const char *address, uint32_t host)
         error_set(out, 0, "%.200s", address);
 }
 
-int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
-                        const struct client_await *await, struct error *err)
+/* Of a job that is asked for next. */
+static void note_workers(struct client_await *await, const struct client_link *link, uint32_t n_workers)
+{
+    await->n_workers = n_workers;
+    await->n_lost = link->n_lost;
+}
+
+int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address, struct client_await *await,
+                        struct error *err)
 {
     struct error sentence, name;
     uint32_t told = 0, foreign = 0;
@@ -440,15 +447,17 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
             break;
     }
     *n_workers = rc ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
+    note_workers(await, link, *n_workers);
     return rc;
 }
 
-int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
+int client_await_another(int rc, struct client_link *link, const char *address, struct client_await *await,
                          struct error *err)
 {
     enum { PAUSE_MS = 200 };
+    const uint32_t n_lost = link->n_lost - await->n_lost;
     struct error sentence, why = *err;
-    uint32_t before = UINT32_MAX;
+    uint32_t before = await->n_workers > n_lost ? await->n_workers - n_lost : 0; /* those that could not do it */
     struct message m;
 
     if (rc != -EAGAIN || !address || !*address || await->ms == 0)
@@ -459,8 +468,10 @@ int client_await_another(int rc, struct client_link *link, const char *address, 
     while (link->awake_ms < until) {
         int asked = client_observer_status(link, &m, err);
         const uint32_t n = asked ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
-        if (!asked && n > before)
+        if (!asked && n > before) {
+            note_workers(await, link, n);
             return 0;
+        }
         before = n;
         if (!asked)
             asked = client_link_pause(link, PAUSE_MS, err);

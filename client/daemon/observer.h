@@ -70,6 +70,7 @@ struct client_await {
     uint64_t ms; /* limit, by the link's awake_ms; client_await_another has its own */
     void (*on_note)(void *user, const char *sentence); /* called before a wait; may be NULL */
     void *user;
+    uint32_t n_workers, n_lost; /* when the job was last asked for: workers that were attached; the link's n_lost */
 };
 
 /* Sets the limit of a link that has waited for nothing yet. wait: as in eps_train_options. -EDOM. */
@@ -81,19 +82,20 @@ int client_await_init(struct client_await *await, double wait, const char *conne
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
 
-/* Waits until each of the daemon's hosts has at least one worker. *n_workers: those of all. -ETIMEDOUT with a sentence
- * that names the daemon that has none. */
-int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
-                        const struct client_await *await, struct error *err);
+/* Waits until each of the daemon's hosts has at least one worker. *n_workers: those of all, which await keeps for
+ * client_await_another. -ETIMEDOUT with a sentence that names the daemon that has none. */
+int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address, struct client_await *await,
+                        struct error *err);
 
 /* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds (at least 1), of which the caller makes the
  * sentence; the daemon then owes no answer. *attached: how many are, of all its hosts; 0 after another error. */
 int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
                          struct error *err);
 
-/* A job was refused, with rc and err. Of -EAGAIN, no worker was left for it: waits until another one attaches, and
- * returns 0, for the job to be asked for again. Else returns rc. address NULL: nobody else attaches to this daemon. */
-int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
+/* A job was refused, with rc and err. Of -EAGAIN, no worker was left for it: waits until another one attaches, or has
+ * since client_await_worker or the last call, and returns 0, for the job to be asked for again. Else returns rc.
+ * address NULL: nobody else attaches to this daemon. */
+int client_await_another(int rc, struct client_link *link, const char *address, struct client_await *await,
                          struct error *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include "tests/kit/inprocess/stage.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/proto/wire/message_samples.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -351,6 +352,53 @@ TEST_EACH(a_job_that_no_other_worker_can_help_stays_refused, COUNT(final))
     ck_assert_int_eq(client_link_init(&link, NULL), 0);
     ck_assert_int_eq(client_await_another(final[_i].rc, &link, final[_i].address, &await, &err), final[_i].rc);
     ck_assert_str_eq(err.text, "no memory");
+    client_link_free(&link);
+}
+
+/* Of two workers that are there when a job is asked for, one may be lost with it. */
+static void answer_with_loss(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct message lost = message_sample(MESSAGE_LOST);
+
+    lost.lost.how = LOSS_EARLY;
+    if (m->kind == MESSAGE_MEMORY) {
+        session_send(s, &lost);
+        session_send(s, &(struct message){.kind = MESSAGE_MEMORY_REPLY, .memory_reply.last = true});
+    }
+    answer_status(s, m, fds, n_fds);
+}
+
+static void ignore_aside(void *data, const struct message *m)
+{
+    (void)data, (void)m;
+}
+
+static const struct {
+    uint32_t there; /* while it waits */
+    bool loses;
+    int rc;
+} later[] = {{2, false, -EAGAIN}, {3, false, 0}, {2, true, 0}, {1, true, -EAGAIN}};
+
+/* The daemon plays both moments: the link counts from the number that it is told. */
+TEST_EACH(a_worker_that_came_since_the_job_was_asked_for_ends_the_wait_for_another, COUNT(later))
+{
+    struct client_await await = {.ms = 1, .n_workers = 2};
+    struct client_link link;
+    struct message m;
+    struct error err = {"no memory"};
+
+    answer = (struct message){.kind = MESSAGE_STATUS_REPLY,
+                              .status_reply = {.saved_step = MESSAGE_NO_STEP, .n_workers = later[_i].there}};
+    play("lab", answer_with_loss);
+    driver_look(&link, "lab");
+    link.on_aside = ignore_aside;
+    if (later[_i].loses) {
+        client_link_send(&link, &(struct message){.kind = MESSAGE_MEMORY});
+        ck_assert_int_eq(client_link_expect(&link, MESSAGE_MEMORY_REPLY, &m, NULL, NULL), 0);
+    }
+    ck_assert_int_eq(client_await_another(-EAGAIN, &link, "lab", &await, &err), later[_i].rc);
+    if (later[_i].rc == 0)
+        ck_assert_int_eq(client_await_another(-EAGAIN, &link, "lab", &await, &err), -EAGAIN);
     client_link_free(&link);
 }
 
