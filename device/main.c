@@ -423,7 +423,7 @@ static int run(const struct place *place, const struct compute_options *options,
     int rc;
 
     if (!w)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     w->options = *options;
     w->seeks = seeks;
     w->in_vain = seeks && getenv(n_in_vain) ? (unsigned)strtoul(getenv(n_in_vain), NULL, 10) : 0;

@@ -190,7 +190,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->queue.most = options->queue;
     d->patience = PATIENCE_TICKS;
     d->messages_held = -1;
-    rc = join_parts(d) ? error_set(err, -ENOMEM, "out of memory") : start_threads(d, err);
+    rc = join_parts(d) ? error_memory(err) : start_threads(d, err);
     if (!rc)
         rc = listen_at(d, options, err);
     if (rc)
@@ -218,7 +218,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
     int rc;
 
     if (!d)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     rc = uv_loop_init(&loop);
     if (rc) {
         free(d);

@@ -127,7 +127,7 @@ static int link_checkpoint(const struct bias *b, const char *directory, const st
 {
     char path[PATH_MAX + 128], target[PATH_MAX + 128], checkpoint[PATH_MAX];
     char *text = print_training(b, options);
-    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = text ? 0 : error_memory(err);
 
     if (!rc && mkdir(directory, 0700))
         rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
@@ -199,7 +199,7 @@ static int add_layer(struct bias *b, const char *name, size_t n, struct error *e
     struct eps_bias_layer *layers = realloc(b->layers, (b->n_layers + 1) * sizeof *layers);
 
     if (!layers)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     b->layers = layers;
     layers[b->n_layers] = (struct eps_bias_layer){0};
     snprintf(layers[b->n_layers++].name, sizeof layers->name, "%.*s", (int)n, name);
@@ -260,7 +260,7 @@ static int list_layers(struct bias *b, const struct safetensors *file, struct er
     free(b->sums);
     b->sums = rc ? NULL : calloc(b->n_layers, sizeof *b->sums);
     if (!rc && !b->sums)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (size_t i = 0; !rc && i < b->n_layers; i++)
         b->sums[i].layer = &b->layers[i];
     return rc;

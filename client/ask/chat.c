@@ -154,7 +154,7 @@ int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options,
 
     *out = NULL;
     if (!rc && !chat)
-        rc = error_set(&err, -ENOMEM, "out of memory");
+        rc = error_memory(&err);
     if (rc)
         return client_report(error, &err, rc);
     chat->options = *options;
@@ -317,7 +317,7 @@ static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, 
         return error_set(err, -EINVAL, "the message is not UTF-8 text: byte %zu is 0x%02X", at,
                          (unsigned char)text[at]);
     json_t *before = json_copy(chat->messages);
-    int rc = before ? add_message(chat, "user", text, n, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = before ? add_message(chat, "user", text, n, err) : error_memory(err);
     if (!rc)
         rc = fit(&tokens, out, chat, err);
     while (!rc && reused < chat->n_row && reused + 1 < tokens.n && chat->row[reused] == tokens.ids[reused])

@@ -55,7 +55,7 @@ static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids,
         s->tokens = calloc(row.n, sizeof *s->tokens);
         s->cap = s->tokens ? row.n : 0;
         if (!s->tokens)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
     }
     for (size_t i = 0; i < row.n; i++) {
         struct eps_data_token *token = &s->tokens[i];
@@ -105,7 +105,7 @@ static int show_documents(struct show *s, const struct client_documents *documen
 {
     const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
     uint32_t *ids = calloc(longest + (size_t)1, sizeof *ids);
-    int rc = ids && s->lengths ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = ids && s->lengths ? 0 : error_memory(err);
 
     for (size_t k = 0; !rc && k < documents->n; k++) {
         const struct client_document *document = &documents->list[k];
@@ -198,7 +198,7 @@ static int show_packed_rows(struct show *s, const struct client_packed *packed, 
     struct eps_data_document *list = calloc(packed->seq, sizeof *list);
     uint32_t *ids = calloc(2 * (size_t)packed->seq, sizeof *ids);
     struct eps_data_row row;
-    int rc = list && ids ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = list && ids ? 0 : error_memory(err);
 
     for (uint32_t k = 0; !rc && k < packed->packing.n_rows; k++) {
         rc = read_packed(&row, list, ids, s, packed, client_packing_row(&packed->packing, k), err);
@@ -222,7 +222,7 @@ static int count_documents(struct show *s, const struct client_packed *packed, s
     s->counts.n_documents = packed->n;
     s->lengths = calloc(documents->n + 1, sizeof *s->lengths);
     if (!s->lengths)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (size_t k = 0; k < documents->n; k++) {
         const enum eps_fate fate = client_documents_fate(documents, k, packed->seq, s->options->long_rows);
         count_document(s, k, documents->list[k].n, fate);
@@ -290,7 +290,7 @@ static int show_windows(struct show *s, struct client_source *source, struct err
 
     s->lengths = calloc(n + 1, sizeof *s->lengths);
     if (!ids || !s->lengths)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     else if (s->data.n == 0)
         rc = client_options_refuse_empty("", s->options->data, s->options->n_data, err);
     else if (n == 0)

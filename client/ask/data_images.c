@@ -3,7 +3,6 @@
 #include "client/options/options.h"
 #include "client/rows/image_rows.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 /* Names of classes, and the rows of each. */
@@ -14,7 +13,7 @@ static int tell_classes(const struct client_source *source, const struct eps_dat
     uint64_t *counts = calloc(2 * (size_t)n + 1, sizeof *counts);
 
     if (!counts)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++)
         client_image_rows_count(counts + part * (size_t)n, source, part);
     for (uint32_t i = 0; events->on_class && i < n; i++)

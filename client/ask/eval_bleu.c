@@ -55,7 +55,7 @@ static int on_target(void *user, const char *text, size_t n, struct error *err)
         const size_t cap = e->cap ? 2 * e->cap : 1024;
         size_t *ends = realloc(e->ends, cap * sizeof *ends);
         if (!ends)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         e->ends = ends, e->cap = cap;
     }
     const int rc = client_text_add(&e->references, text, n, err);

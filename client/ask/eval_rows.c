@@ -138,7 +138,7 @@ static int predict(struct eval_rows *e, struct error *err)
     const bool numbers = source->labels->numbers;
     double *probability = calloc(n_labels, sizeof *probability);
     uint64_t *places = calloc(n, sizeof *places);
-    int rc = probability && places ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = probability && places ? 0 : error_memory(err);
 
     for (uint64_t k = 0; !rc && k < n; k++)
         places[source->ops->pick_held_out(source, k).id] = k;

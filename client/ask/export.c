@@ -55,7 +55,7 @@ static int make_models(struct export *e, size_t n, struct error *err)
 {
     e->models = calloc(n, sizeof *e->models);
     if (!e->models)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (e->n = 0; e->n < n; e->n++)
         e->models[e->n].config_fd = -1;
     return 0;

@@ -98,7 +98,7 @@ static int open_source(struct sources *from, size_t i, const struct client_model
 static int open_sources(struct sources *from, const struct client_model *models, size_t n, struct error *err)
 {
     *from = (struct sources){.list = calloc(n, sizeof *from->list), .n = n};
-    int rc = from->list ? model_init(&from->model, &models->config, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = from->list ? model_init(&from->model, &models->config, err) : error_memory(err);
 
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = open_source(from, i, models, err);
@@ -137,7 +137,7 @@ static int plan_shards(struct target *to, const struct model *model, uint64_t sh
     if (averages)
         to->sum = malloc(BLOCK * sizeof *to->sum);
     if (!to->shard || !to->block || !to->rounded || (averages && !to->sum))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     to->n_shards = 1;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         const uint64_t more = tensor_bytes(to, &model->tensors[t]);
@@ -235,7 +235,7 @@ static int write_shard(const struct sources *from, const struct target *to, uint
     int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : 0;
     if (rc == 0 && (!plan || !names))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
         if (to->shard[t] == shard) {
             plan[n] = (struct safetensors_plan){.name = to->merge ? model->tensors[t].name
@@ -279,7 +279,7 @@ static int write_index(const struct model *model, const struct target *to, struc
     json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
     char *text = rc == 0 && index ? json_dumps(index, JSON_INDENT(2)) : NULL;
     rc = text ? client_export_text(to->directory_fd, "model.safetensors.index.json", text, strlen(text), err)
-              : error_set(err, -ENOMEM, "out of memory");
+              : error_memory(err);
     json_decref(index);
     free(text);
     return rc;

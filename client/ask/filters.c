@@ -29,8 +29,7 @@ static int read_filters(struct eps_filters *out, const struct model_tensor *tens
                                 .width = tensor->width,
                                 .channels = (uint32_t)(tensor->shape[1] / n_taps),
                                 .values = malloc(tensor->n * sizeof *out->values)};
-    int rc = in_file && out->values ? safetensors_read(in_file, from, 0, tensor->n, err)
-                                    : error_set(err, -ENOMEM, "out of memory");
+    int rc = in_file && out->values ? safetensors_read(in_file, from, 0, tensor->n, err) : error_memory(err);
     for (uint64_t i = 0; !rc && i < tensor->n; i++) {
         const uint64_t row = i / tensor->shape[1] * tensor->shape[1];
         out->values[i] = in_file[row + model_place_in_file(tensor, i - row)];

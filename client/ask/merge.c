@@ -1,6 +1,5 @@
 #include "client/ask/merge.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +24,7 @@ static float *read_matrix(const struct safetensors_entry *entry, bool transpose,
     const uint64_t rows = entry->shape[0], columns = entry->shape[1];
 
     if (!values || (transpose && !out))
-        *rc = *rc ? *rc : error_set(err, -ENOMEM, "out of memory");
+        *rc = *rc ? *rc : error_memory(err);
     if (*rc == 0)
         *rc = safetensors_read(values, entry, 0, entry->n, err);
     for (uint64_t i = 0; *rc == 0 && transpose && i < entry->n; i++)

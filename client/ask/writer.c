@@ -27,7 +27,7 @@ static int read_ends(struct client_writer *w, json_t *file, struct error *err)
             w->ends[w->n_ends++] = (uint32_t)number;
     }
     json_decref(file);
-    return w->ends ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return w->ends ? 0 : error_memory(err);
 }
 
 /* The tokens that end a text, as in transformers: of generation_config.json; without it, of config.json. Else the

@@ -140,7 +140,7 @@ int client_files_start(struct client_files **out, const int *theirs, int trace_f
     *out = NULL;
     if (!files) {
         close_theirs(theirs, trace_fd);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     *files = (struct client_files){.socket = theirs[0],
                                    .events = trace_fd >= 0 ? theirs[FILES_SENT] : -1,

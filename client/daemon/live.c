@@ -146,7 +146,7 @@ static int look_page(struct eps_observer *observer, uint32_t first, uint32_t *n_
     if (*n_all > observer->n_units) {
         struct eps_unit *units = realloc(observer->units, *n_all * sizeof *units);
         if (!units)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         observer->units = units;
         observer->n_units = *n_all;
     }

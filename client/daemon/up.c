@@ -114,7 +114,7 @@ static int start(struct up *up, struct up_child *child, char *const *argv, struc
     if (rc)
         return rc;
     if (!env)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     child->pid = fork();
     if (child->pid == 0)
         become(program, argv, env, parent, child != &up->children[0]);
@@ -348,7 +348,7 @@ int eps_up(const struct eps_up_options *options, const struct eps_up_events *eve
     struct up *up = rc ? NULL : calloc(1, sizeof *up);
 
     if (!rc && !up)
-        rc = error_set(&err, -ENOMEM, "out of memory");
+        rc = error_memory(&err);
     if (rc)
         return client_report(error, &err, rc);
     *up = (struct up){.options = options,

@@ -243,7 +243,7 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
 {
     XXH3_state_t *hash = XXH3_createState();
     struct check c = {.pass = {.data = data, .rules = rules, .hash = hash}, .block = malloc(BLOCK_BYTES)};
-    int rc = hash && c.block ? find_end_token(&c.pass.end, data, rules, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = hash && c.block ? find_end_token(&c.pass.end, data, rules, err) : error_memory(err);
 
     if (!rc)
         rc = client_data_refuse_weights(data, err);

@@ -30,7 +30,7 @@ int client_masks_open(struct client_masks *out, const json_t *side, const char *
         rc = client_tokenizer_check(tokenizer, out->mask, err);
     out->special = rc ? NULL : calloc(vocabulary, sizeof *out->special);
     if (!rc && !out->special)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (uint32_t id = 0; !rc && id < out->n_ids; id++)
         out->special[id] = id == out->mask || client_tokenizer_is_special(tokenizer, id);
     client_tokenizer_close(tokenizer);

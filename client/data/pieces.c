@@ -322,7 +322,7 @@ int client_pieces_open(struct client_pieces **out, const struct client_pieces_op
 
     *out = NULL;
     if (!p)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     p->options = *options;
     p->watches[0] = (struct client_watch){ask, p}, p->watches[1] = (struct client_watch){ask_caller, p};
     p->tokenizers[0] = options->tokenizer;

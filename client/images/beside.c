@@ -59,7 +59,7 @@ static int name_labels(char **out, const struct client_data_file *file, struct e
     else if (name)
         *out = find_labels(name, file->packing);
     if (!rc && !*out)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     free(kind);
     free(name);
     return rc;
@@ -101,7 +101,7 @@ static int read_labels(uint32_t **out, uint32_t *most, struct client_data_file *
     if (!rc) {
         raw = malloc(labels.n * client_data_width(labels.type) + 1);
         *out = calloc(n + 1, sizeof **out);
-        rc = raw && *out ? 0 : error_set(err, -ENOMEM, "out of memory");
+        rc = raw && *out ? 0 : error_memory(err);
     }
     if (rc) {
         error_prefix(err, file->path);
@@ -159,7 +159,7 @@ static int take_names(char **names, uint32_t n, char *text, struct error *err)
         if (end == 0)
             continue;
         if (found < n && !(names[found] = strdup(line)))
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         found++;
     }
     return found == n ? 0
@@ -173,7 +173,7 @@ static int read_names(char ***out, FILE *file, uint32_t n, struct error *err)
 
     *out = calloc(n + (size_t)1, sizeof **out);
     if (!text || !*out)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     else
         fread(text, 1, NAMES_BYTES, file);
     if (!rc && ferror(file))
@@ -198,7 +198,7 @@ int client_images_class_names(char ***out, const struct client_data_file *file, 
 
     *out = NULL;
     if (asprintf(&path, "%.*s%s", slash ? (int)(slash + 1 - file->path) : 0, file->path, base) < 0)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     FILE *names = fopen(path, "re");
     if (names)
         rc = read_names(out, names, client_raw_classes(format), err);

@@ -73,7 +73,7 @@ static int add_folder(const struct folder *f, const char *path, unsigned depth, 
     for (int i = 0; i < n; i++) {
         char *at = NULL;
         if (!rc && asprintf(&at, "%s/%s", path, entries[i]->d_name) < 0)
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
         if (!rc)
             rc = add_entry(f, at, depth, err);
         free(at);

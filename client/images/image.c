@@ -26,7 +26,7 @@ int client_image_make_room(struct client_image *image, struct error *err)
     free(image->pixels);
     image->pixels = malloc(bytes);
     image->cap = image->pixels ? bytes : 0;
-    return image->pixels ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return image->pixels ? 0 : error_memory(err);
 }
 
 void client_image_free(struct client_image *image)

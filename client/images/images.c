@@ -29,7 +29,7 @@ static int make_bytes(struct client_images_room *room, size_t n, struct error *e
     free(room->bytes);
     room->bytes = malloc(n);
     room->cap = room->bytes ? n : 0;
-    return room->bytes ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return room->bytes ? 0 : error_memory(err);
 }
 
 static int get_raw(struct client_images_room *room, const struct client_images *images,
@@ -138,7 +138,7 @@ static int read_labels(uint32_t *labels, const struct client_data_file *file, co
 {
     const size_t record = client_raw_bytes(raw);
     uint8_t *bytes = malloc(record);
-    int rc = bytes ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = bytes ? 0 : error_memory(err);
 
     for (uint64_t i = 0; !rc && i < raw->n; i++) {
         rc = client_data_next(pass, file, bytes, record, i * record, err);
@@ -162,7 +162,7 @@ static int hash_pixels(const struct client_data_file *file, const struct client_
 {
     enum { BLOCK = 1 << 20 };
     uint8_t *bytes = malloc(BLOCK);
-    int rc = bytes ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = bytes ? 0 : error_memory(err);
 
     for (uint64_t left = file->bytes - raw->offset; !rc && left > 0;) {
         const size_t n = left < BLOCK ? (size_t)left : BLOCK;
@@ -194,7 +194,7 @@ static int add_labelled(struct client_images *images, uint32_t file, const uint3
                         char **names, const struct client_images_rules *rules, struct error *err)
 {
     uint32_t *to = calloc(n_classes, sizeof *to);
-    int rc = to ? find_classes(to, n_classes, names, rules, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = to ? find_classes(to, n_classes, names, rules, err) : error_memory(err);
 
     for (uint64_t i = 0; !rc && i < images->raws[file].n; i++)
         rc = client_images_add(images, (struct client_image_entry){i, file, to[labels[i]]}, err);
@@ -218,7 +218,7 @@ static int add_raw(struct client_images *images, uint32_t number, struct client_
     n_classes = client_raw_classes(raw->format);
     if (n_classes > 0) {
         labels = calloc(raw->n + 1, sizeof *labels);
-        rc = labels ? read_labels(labels, file, raw, pass, err) : error_set(err, -ENOMEM, "out of memory");
+        rc = labels ? read_labels(labels, file, raw, pass, err) : error_memory(err);
         if (!rc)
             rc = client_images_class_names(&names, file, raw->format, err);
     } else {
@@ -292,7 +292,7 @@ static int check_images(struct client_images *images, struct client_data_pass *p
     if (c)
         *c = (struct check){.images = images, .hashes = calloc(images->n + 1, sizeof *c->hashes)};
     if (!c || !c->hashes)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc && images->encoded)
         rc = client_team_run(rules->n_threads, images->n, check_image, c, rules->watch, err);
     for (size_t i = 0; !rc && i < CLIENT_TEAM_MOST; i++)
@@ -320,7 +320,7 @@ static int read_all(struct client_images *images, struct client_data_pass *pass,
 
     images->raws = calloc(pass->data->n_files + 1, sizeof *images->raws);
     if (!images->raws)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (uint32_t i = 0; !rc && i < pass->data->n_files; i++) {
         const bool is_folder = pass->data->files[i].is_folder;
         images->encoded = images->encoded || is_folder;
@@ -338,7 +338,7 @@ int client_images_read(struct client_images *out, struct client_data *data, cons
 
     *out = (struct client_images){.data = data};
     if (!hash)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     XXH3_64bits_reset(hash);
     int rc = read_all(out, &pass, rules, err);
     if (!rc && out->n == 0)

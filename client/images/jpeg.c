@@ -41,7 +41,7 @@ _Noreturn static void on_error(j_common_ptr jpeg)
 
     jpeg->err->format_message(jpeg, why);
     fail(of(jpeg), jpeg->err->msg_code == JERR_OUT_OF_MEMORY
-                       ? error_set(of(jpeg)->err, -ENOMEM, "out of memory")
+                       ? error_memory(of(jpeg)->err)
                        : error_set(of(jpeg)->err, -EINVAL, "its JPEG cannot be decoded: %s", why));
 }
 
@@ -89,7 +89,7 @@ static void read_image(struct reading *r, const uint8_t *bytes, size_t n)
     jpeg->out_color_space = grey ? JCS_GRAYSCALE : cmyk ? JCS_CMYK : JCS_RGB;
     r->line = cmyk ? malloc((size_t)CMYK * r->out->width) : NULL;
     if (cmyk && !r->line)
-        fail(r, error_set(r->err, -ENOMEM, "out of memory"));
+        fail(r, error_memory(r->err));
     jpeg_start_decompress(jpeg);
     while (jpeg->output_scanline < jpeg->output_height) {
         uint8_t *to = r->out->pixels + (size_t)jpeg->output_scanline * r->out->width * r->out->channels;

@@ -85,7 +85,7 @@ static void read_image(png_structp png, png_infop info, struct reading *r)
     int rc = client_image_make_room(r->out, r->err);
     r->rows = rc ? NULL : calloc(r->out->height, sizeof *r->rows);
     if (!r->rows)
-        fail(png, r, error_set(r->err, -ENOMEM, "out of memory"));
+        fail(png, r, error_memory(r->err));
     for (uint32_t y = 0; y < r->out->height; y++)
         r->rows[y] = r->out->pixels + (size_t)y * r->out->width * r->out->channels;
     png_read_image(png, r->rows);
@@ -100,7 +100,7 @@ int client_png_decode(struct client_image *out, const uint8_t *bytes, size_t n, 
 
     if (!info) {
         png_destroy_read_struct(&png, NULL, NULL);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     png_set_read_fn(png, &r, read_bytes);
     png_set_user_limits(png, 1 << 26, 1 << 26); /* client_image_set has the sentence */

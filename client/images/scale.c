@@ -1,7 +1,6 @@
 /* The pixels of a view: along each axis every place of the row is a weighted sum of pixels of the window. */
 #include "client/images/view.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 enum { BITS = 22 }; /* of a weight: a sum of 255 times the weights has 30 */
@@ -27,7 +26,7 @@ static int grow(void *block, size_t *cap, size_t n, size_t element_bytes, struct
         return 0;
     void *larger = realloc(*at, n * element_bytes);
     if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     *at = larger, *cap = n;
     return 0;
 }

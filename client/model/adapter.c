@@ -161,14 +161,14 @@ static json_t *read_config(const struct client_model *model, struct error *err)
     json_t *config = json_loadb(text, n, 0, NULL);
     free(text);
     if (!config)
-        error_set(err, -ENOMEM, "out of memory");
+        error_memory(err);
     return config;
 }
 
 static int write_config(struct client_model *model, const json_t *config, struct error *err)
 {
     char *text = model_config_text(config);
-    const int rc = text ? client_model_replace_config(model, text, err) : error_set(err, -ENOMEM, "out of memory");
+    const int rc = text ? client_model_replace_config(model, text, err) : error_memory(err);
 
     free(text);
     return rc;
@@ -183,7 +183,7 @@ static int set_side(struct client_model *model, const json_t *peft, struct error
         model->side = json_object();
     const int rc = text ? json_object_set_new(model->side, ADAPTER_CONFIG, json_sprintf("%s\n", text)) : -1;
     free(text);
-    return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return rc ? error_memory(err) : 0;
 }
 
 /* Compares the base with the one that the adapter was trained on, if that is known; else notes it. */
@@ -202,7 +202,7 @@ static int check_base(const struct client_model *model, json_t *key, const char 
                          "the adapter was trained on another model than that in %.200s: name the right one with "
                          "--base-model",
                          base);
-    return json_object_set_new(key, BASE_KEY, json_string(digits)) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return json_object_set_new(key, BASE_KEY, json_string(digits)) ? error_memory(err) : 0;
 }
 
 /* In PEFT the table of tokens and the head of a tied base are two modules, of which each that modules_to_save names
@@ -258,7 +258,7 @@ static json_t *make_key(const struct client_model *model, json_t *config, json_t
         (!unties || (json_object_set_new(key, "unties", json_true()) == 0 &&
                      json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)))
         return key;
-    error_set(err, -ENOMEM, "out of memory");
+    error_memory(err);
     return NULL;
 }
 
@@ -271,7 +271,7 @@ int client_adapter_set(struct client_model *model, json_t *peft, const char *bas
         rc = check_base(model, key, base, err);
     if (!rc && (json_object_set_new(peft, "base_model_name_or_path", json_string(base)) ||
                 json_object_set_new(key, "peft", json_deep_copy(peft))))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = write_config(model, config, err);
     if (!rc)
@@ -457,8 +457,7 @@ static int add(struct client_model *model, const struct lora *lora, struct error
 {
     json_t *peft = make_peft(model, lora, err), *key = NULL;
     bool in_out;
-    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, peft, true, err)
-                  : error_set(err, -ENOMEM, "out of memory");
+    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, peft, true, err) : error_memory(err);
 
     if (rc == -EINVAL) {
         error_prefix(err, "--lora");
@@ -467,7 +466,7 @@ static int add(struct client_model *model, const struct lora *lora, struct error
     if (!rc && ((in_out && json_object_set_new(peft, "fan_in_fan_out", json_true())) ||
                 (json_is_string(lora->targets) &&
                  json_object_set_new(peft, "target_modules", last_parts(json_object_get(key, "modules"))))))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     json_decref(key);
     if (!rc)
         rc = client_adapter_set(model, peft, model->directory, err);

@@ -192,7 +192,7 @@ static int add_forms(json_t *key, struct resolving *r, struct error *err)
         json_append(&blocks, json_integer(r->of[i]));
     rc = json_object_set_new(key, "forms", forms) | json_object_set_new(key, "blocks", blocks) |
          json_object_set_new(key, "outside", json_integer(outside));
-    return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return rc ? error_memory(err) : 0;
 }
 
 static int resolving_key(json_t **key, bool *in_out, struct resolving *r, struct error *err)
@@ -207,7 +207,7 @@ static int resolving_key(json_t **key, bool *in_out, struct resolving *r, struct
         }
     *key = json_pack("{s:o}", "modules", modules);
     if (!*key)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (maps_differ(r) && (rc = add_forms(*key, r, err)) != 0) {
         json_decref(*key);
         *key = NULL;
@@ -223,7 +223,7 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
 
     *key = NULL, *in_out = false;
     if (!r)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     r->err = err;
     int rc = client_adapter_targets_open(&r->targets, peft, err);
     if (!rc && (rc = model_init(&model, config, err)) == 0) {

@@ -34,7 +34,7 @@ static int pattern_compile(struct client_adapter_pattern *out, const char *key, 
 
     *out = (struct client_adapter_pattern){.key = key};
     if (!whole)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     snprintf(whole, size, "%s%s%s", front, text, end);
     out->code = pcre2_compile((PCRE2_SPTR)whole, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | options, &code, &where, NULL);
     free(whole);
@@ -69,7 +69,7 @@ static bool pattern_fits(struct client_adapter_targets *t, const struct client_a
 static int patterns_reserve(struct client_adapter_patterns *out, size_t n, struct error *err)
 {
     out->at = calloc(n, sizeof *out->at);
-    return out->at || n == 0 ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return out->at || n == 0 ? 0 : error_memory(err);
 }
 
 static void patterns_free(struct client_adapter_patterns *patterns)

@@ -55,7 +55,7 @@ char *client_classifier_config(const char *text, size_t n, const char *architect
         json_object_set_new(config, "problem_type", json_string(problem)) == 0)
         out = model_config_text(config);
     if (!out)
-        error_set(err, -ENOMEM, "out of memory");
+        error_memory(err);
     json_decref(config);
     return out;
 }

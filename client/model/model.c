@@ -129,7 +129,7 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
     if (client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err) == 0) {
         out = model_config_print(text, n, type);
         if (!out)
-            error_set(err, -ENOMEM, "out of memory");
+            error_memory(err);
         free(text);
     }
     return out;
@@ -200,7 +200,7 @@ static int add_side(struct client_model *model, const char *directory, struct er
 
     if (rc)
         return rc;
-    int failed = json_object_update_missing(model->side, files) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    int failed = json_object_update_missing(model->side, files) ? error_memory(err) : 0;
     if (!failed)
         failed = model_files_keep_templates(model->side, files, err);
     json_decref(files);

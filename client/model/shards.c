@@ -118,7 +118,7 @@ static int list_files(json_t *files, const char *directory, json_t *map, struct 
             return error_set(err, -EINVAL, "%s: " INDEX " names no file within this directory for %.64s", directory,
                              tensor);
         if (json_object_set_new(files, name, json_true()))
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
     }
     return 0;
 }
@@ -148,7 +148,7 @@ static int add_indexed(struct client_model *model, const char *directory, json_t
 {
     json_t *files = json_object(), *file;
     const char *name;
-    int rc = files ? list_files(files, directory, map, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = files ? list_files(files, directory, map, err) : error_memory(err);
 
     if (!rc)
         rc = check_there(files, directory, err);

@@ -6,7 +6,6 @@
 #include "proto/model/family.h"
 #include "proto/model/weights.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -46,7 +45,7 @@ static int has_own_head(bool *out, const struct client_model *model, struct erro
 static int rewrite(struct client_model *model, json_t *config, struct error *err)
 {
     char *text = json_object_set_new(config, "tie_word_embeddings", json_false()) ? NULL : model_config_text(config);
-    const int rc = text ? client_model_replace_config(model, text, err) : error_set(err, -ENOMEM, "out of memory");
+    const int rc = text ? client_model_replace_config(model, text, err) : error_memory(err);
 
     free(text);
     return rc;

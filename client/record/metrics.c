@@ -444,7 +444,7 @@ static int read_lines(struct reading *r, FILE *file, struct error *err)
     bool too_long = false;
 
     if (!line)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     while (fgets(line, MAX_LINE, file)) {
         const size_t n = strlen(line); /* in a damaged file a zero byte may cut the line short */
         const bool ends = n > 0 && line[n - 1] == '\n', goes_on = n == MAX_LINE - 1 && !ends;

@@ -42,7 +42,7 @@ int client_references_write(int directory_fd, const float *references, size_t n,
     static const char beside[] = "." CLIENT_REFERENCES;
     const size_t bytes = n * sizeof *references;
     char *file = malloc(HEADER_BYTES + 1 + bytes);
-    int rc = file ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = file ? 0 : error_memory(err);
 
     if (!rc) {
         make_header(file, references, n, texts);
@@ -156,7 +156,7 @@ int client_references_check(uint64_t texts, int directory_fd, struct error *err)
     if (rc && fd >= 0)
         refuse(rc, err);
     if (!rc && !(references = malloc(n * sizeof *references + 1)))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = read_whole(references, n, texts, fd, err);
     free(references);

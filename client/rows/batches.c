@@ -39,7 +39,7 @@ static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i
 int client_subset_init(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
 {
     *out = (struct client_subset){.lengths = lengths, .list = calloc(n + 1, sizeof *out->list)};
-    return out->list ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return out->list ? 0 : error_memory(err);
 }
 
 int client_subset_all(struct client_subset *out, const uint32_t *lengths, size_t n, struct error *err)
@@ -71,7 +71,7 @@ int client_subset_divide(struct client_subset *rest, struct client_subset *held_
     bool *held = calloc(n + 1, sizeof *held);
 
     if (rc || also || !held)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     else if (n < 2)
         rc = error_set(err, -EINVAL, "one row is too few to train on and to hold out another: give more");
     if (!rc)
@@ -105,7 +105,7 @@ int client_subset_by_length(struct client_subset *subset, struct error *err)
     uint64_t *keys = calloc(subset->n + 1, sizeof *keys);
 
     if (!keys)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (uint32_t i = 0; i < subset->n; i++)
         keys[i] = (uint64_t)subset->lengths[subset->list[i]] << 32 | subset->list[i];
     qsort(keys, subset->n, sizeof *keys, by_number);
@@ -139,7 +139,7 @@ static int take_shares(struct client_batches *b, const struct client_batches_opt
     b->n_shares = o->n_shares > 0 ? o->n_shares : 1;
     b->shares = calloc(b->n_shares, sizeof *b->shares);
     if (!b->shares)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     memcpy(b->shares, o->n_shares > 0 ? o->shares : &all, b->n_shares * sizeof *b->shares);
     for (size_t i = 0; i < b->n_shares; i++)
         n_rows += client_share_rows(&b->shares[i]);
@@ -173,7 +173,7 @@ int client_batches_init(struct client_batches *out, const struct client_batches_
                                    .tokens = calloc(out->n + 1, sizeof *e->tokens)};
         whole = whole && e->rows && e->first && e->tokens;
     }
-    return whole && out->places ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return whole && out->places ? 0 : error_memory(err);
 }
 
 void client_batches_free(struct client_batches *batches)

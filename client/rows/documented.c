@@ -76,8 +76,7 @@ int client_documented_hold_out(struct client_documented *rows, uint64_t seed, co
     const uint32_t n = train->n;
     uint32_t *group = calloc(n + (size_t)1, sizeof *group), n_groups = 0;
     bool *held = calloc(n + (size_t)1, sizeof *held);
-    int rc =
-        group && held ? client_subset_init(held_out, train->lengths, n, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = group && held ? client_subset_init(held_out, train->lengths, n, err) : error_memory(err);
 
     for (uint32_t i = 0; !rc && i < n; i++) {
         n_groups += i == 0 || !together || !together(documents, train->list[i - 1], train->list[i]);

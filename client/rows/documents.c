@@ -89,7 +89,7 @@ static int make_room(struct client_documents *d, struct error *err)
     d->list = list ? list : d->list;
     uint32_t *lengths = list ? realloc(d->lengths, cap * sizeof *lengths) : NULL;
     if (!lengths)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     d->lengths = lengths, d->cap = cap;
     return 0;
 }
@@ -263,7 +263,7 @@ static int on_source(void *user, const char *line, size_t n, uint64_t number, st
         const size_t cap = s->cap ? 2 * s->cap : 1024;
         uint64_t *ends = realloc(s->ends, cap * sizeof *ends);
         if (!ends)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         s->ends = ends, s->cap = cap;
     }
     if (!rc && s->tokens.n > 0)
@@ -291,7 +291,7 @@ static int on_target(void *user, const char *line, size_t n, uint64_t number, st
                        s->tokens.n ? "source" : "target");
     both.ids = rc ? NULL : malloc((end - begin + s->tokens.n) * sizeof *both.ids);
     if (!rc && !both.ids)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = client_data_reread(s->fd, both.ids, begin, end - begin, err);
     for (size_t i = 0; !rc && i < s->tokens.n; i++)
@@ -410,7 +410,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                                                  : take_object};
     int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->chat_template,
                                               rules->train_on, err)
-                  : error_set(err, -ENOMEM, "out of memory");
+                  : error_memory(err);
 
     *out = (struct client_documents){.fd = -1};
     if (!rc)

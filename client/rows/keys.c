@@ -6,7 +6,6 @@
 #include "client/rows/layouts.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +58,7 @@ int client_keys_open(struct client_keys **out, const json_t *side, struct error 
         return 0;
     client_keys_close(keys);
     *out = NULL;
-    return error_set(err, -ENOMEM, "out of memory");
+    return error_memory(err);
 }
 
 void client_keys_close(struct client_keys *keys)

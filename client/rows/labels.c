@@ -15,7 +15,7 @@ enum { DIGITS = 18 }; /* fit a long long, whatever they are */
 int client_labels_init(struct client_labels *out, bool numbers, struct error *err)
 {
     *out = (struct client_labels){.index = json_object(), .numbers = numbers};
-    return out->index ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return out->index ? 0 : error_memory(err);
 }
 
 void client_labels_free(struct client_labels *labels)
@@ -34,13 +34,13 @@ static int add(struct client_labels *labels, const char *name, struct error *err
     if (labels->n == labels->cap) {
         char **larger = realloc(labels->names, cap * sizeof *larger);
         if (!larger)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         labels->names = larger, labels->cap = cap;
     }
     char *copy = strdup(name);
     if (!copy || json_object_set_new(labels->index, name, json_integer(labels->n))) {
         free(copy);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     labels->names[labels->n++] = copy;
     return 0;

@@ -135,14 +135,14 @@ static int settle_train(json_t *messages, size_t i, bool is_prompt, struct error
     return copy && (train < 0 || json_object_set_new(copy, "train", json_boolean(train)) == 0) &&
                    json_array_set_new(messages, i, copy) == 0
                ? 0
-               : error_set(err, -ENOMEM, "out of memory");
+               : error_memory(err);
 }
 
 static int add_message(json_t *messages, const char *role, json_t *content, struct error *err)
 {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
 
-    return message && json_array_append_new(messages, message) == 0 ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return message && json_array_append_new(messages, message) == 0 ? 0 : error_memory(err);
 }
 
 /* A text that may be missing or null; else *rc is -EINVAL. Borrowed. */
@@ -187,7 +187,7 @@ static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
     json_t *value = json_object_get(turn, "value");
 
     if (json_object_get(turn, "role"))
-        return json_array_append(messages, turn) ? error_set(err, -ENOMEM, "out of memory") : 0;
+        return json_array_append(messages, turn) ? error_memory(err) : 0;
     if (!from || !json_is_string(value))
         return error_set(err, -EINVAL, "turn %zu of its conversations is no {\"from\": text, \"value\": text}", i + 1);
     if (client_conversation_has_zero(named))
@@ -202,7 +202,7 @@ static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
     for (size_t k = 0; !rc && k < N_TRAINS; k++) {
         json_t *train = json_object_get(turn, trains[k]);
         if (train && json_object_set(json_array_get(messages, json_array_size(messages) - 1), trains[k], train))
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
     }
     return rc;
 }
@@ -275,7 +275,7 @@ static int take_alpaca(json_t *messages, json_t *object, struct error *err)
     }
     json_t *question = rc ? NULL : join_lines(instruction, input);
     if (!rc && !question)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = add_message(messages, "user", question, err);
     json_decref(question);
@@ -293,15 +293,14 @@ static int take_prompt(json_t *messages, json_t *object, struct error *err)
     {
         json_t *copy = json_copy(message);
         if (!copy || json_array_append_new(messages, copy))
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         const int rc = settle_train(messages, i, true, err);
         if (rc)
             return rc;
         if (json_is_object(message) && json_object_set_new(json_array_get(messages, i), "train", json_false()))
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
     }
-    return json_array_extend(messages, json_object_get(object, "completion")) ? error_set(err, -ENOMEM, "out of memory")
-                                                                              : 0;
+    return json_array_extend(messages, json_object_get(object, "completion")) ? error_memory(err) : 0;
 }
 
 static int take_messages(json_t *messages, json_t *object, struct error *err)
@@ -310,7 +309,7 @@ static int take_messages(json_t *messages, json_t *object, struct error *err)
 
     if (!json_is_array(given))
         return error_set(err, -EINVAL, "its messages are no list");
-    return json_array_extend(messages, given) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return json_array_extend(messages, given) ? error_memory(err) : 0;
 }
 
 /* A list, or the JSON text of one, as data sets have it whose columns are texts: a new reference. NULL, with 0: there
@@ -373,7 +372,7 @@ static int take_tools(json_t *out, json_t *object, struct error *err)
         kept = tools_of_functions(functions);
     }
     if (!rc && (tools || functions) && (!kept || json_object_set(out, "tools", kept)))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     json_decref(tools), json_decref(functions), json_decref(kept);
     return rc;
 }
@@ -392,10 +391,10 @@ static int take_kwargs(json_t *out, json_t *object, struct error *err)
     if (!rc && are_full(other = optional_list(&rc, given, "documents", err), documents))
         rc = error_set(err, -EINVAL, "it has \"documents\", and its chat_template_kwargs have them, too: keep one");
     if (!rc && (documents || other) && json_object_set(out, "documents", fuller(documents, other)))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     json_object_del(kwargs, "documents");
     if (!rc && given && (!kwargs || json_object_set(out, "chat_template_kwargs", kwargs)))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     json_decref(documents), json_decref(other), json_decref(kwargs);
     return rc;
 }
@@ -417,9 +416,8 @@ static int take_system(json_t *messages, json_t *object, bool is_prompt, struct 
                                "it has a \"system\", and a first message of the role system: keep one of them");
     json_t *message = json_pack("{s:s, s:O}", "role", "system", "content", system);
     if (!message || json_array_insert_new(messages, 0, message))
-        return error_set(err, -ENOMEM, "out of memory");
-    return is_prompt && json_object_set_new(message, "train", json_false()) ? error_set(err, -ENOMEM, "out of memory")
-                                                                            : 0;
+        return error_memory(err);
+    return is_prompt && json_object_set_new(message, "train", json_false()) ? error_memory(err) : 0;
 }
 
 json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
@@ -427,7 +425,7 @@ json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
     json_t *messages = json_array(), *out = json_pack("{s:o}", "messages", messages);
     const bool is_prompt = !has(object, "messages") && !has(object, "conversations") && !has(object, "instruction");
 
-    *rc = out ? 0 : error_set(err, -ENOMEM, "out of memory");
+    *rc = out ? 0 : error_memory(err);
     if (!*rc)
         *rc = has(object, "messages")        ? take_messages(messages, object, err)
               : has(object, "conversations") ? take_sharegpt(messages, object, err)
@@ -505,7 +503,7 @@ json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error 
     for (const char *const *key = beside; whole && *key; key++)
         whole = !has(object, *key) || json_object_set(out, *key, json_object_get(object, *key)) == 0;
     if (!whole)
-        *rc = error_set(err, -ENOMEM, "out of memory");
+        *rc = error_memory(err);
     else if (json_is_array(completion) && json_array_size(json_object_get(out, "completion")) != 1)
         *rc = error_set(err, -EINVAL, "its %s text has %zu messages after the prompt: give one answer",
                         chosen ? "chosen" : "rejected", json_array_size(json_object_get(out, "completion")));

@@ -88,7 +88,7 @@ static int count_files(struct learning *l, struct error *err)
     struct client_data_file *texts = calloc(data->n_files + 1, sizeof *texts);
     size_t n = 0;
     uint64_t total = 0;
-    int rc = texts ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = texts ? 0 : error_memory(err);
 
     for (; !rc && n < data->n_files; n++) {
         texts[n].fd = -1;
@@ -116,7 +116,7 @@ int client_learn(json_t *side, struct client_data *data, uint32_t vocabulary, ui
     struct client_merge *merges = NULL;
     uint32_t bytes[256];
     size_t n = 0;
-    int rc = l.text ? client_words_open(&l.words, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = l.text ? client_words_open(&l.words, err) : error_memory(err);
 
     client_tokenizer_order(bytes);
     if (!rc)

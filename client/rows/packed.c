@@ -54,7 +54,7 @@ int client_packed_init(struct client_packed *out, const struct client_packed_opt
             lengths[i] = client_documents_length(o->documents, out->list[i], o->seq);
         rc = client_packing_init(&out->packing, lengths, out->n, o->seq, o->order, o->seed, err);
     } else {
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     }
     free(lengths);
     return rc;

@@ -107,7 +107,7 @@ int client_packing_init(struct client_packing *out, const uint32_t *lengths, uin
     free(rooms.most);
     free(rows);
     free(next);
-    return whole ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return whole ? 0 : error_memory(err);
 }
 
 void client_packing_free(struct client_packing *packing)

@@ -95,7 +95,7 @@ static int make_room(struct client_rows *rows, struct error *err)
         return error_set(err, -E2BIG, "more than %zu rows", rows->n);
     struct client_row *larger = realloc(rows->list, cap * sizeof *larger);
     if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     rows->list = larger, rows->cap = cap;
     return 0;
 }
@@ -194,11 +194,11 @@ static int begin_numbered(struct reading *r, struct error *err)
 static int begin_named(struct reading *r, struct error *err)
 {
     char **names = calloc(r->n_fields + 1, sizeof *names);
-    int rc = names ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = names ? 0 : error_memory(err);
 
     for (size_t i = 0; !rc && i < r->n_fields; i++) {
         names[i] = strndup(r->fields[i].bytes, r->fields[i].n);
-        rc = names[i] ? 0 : error_set(err, -ENOMEM, "out of memory");
+        rc = names[i] ? 0 : error_memory(err);
     }
     if (!rc)
         rc = client_columns_find(r->at, &r->columns, (const char *const *)names, r->n_fields, err);
@@ -305,7 +305,7 @@ static int begin_keys(struct reading *r, json_t *object, struct error *err)
                                                             : names[r->at[i]];
         r->keys[i] = key ? strdup(key) : NULL;
         if (key && !r->keys[i])
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
     }
     return rc;
 }
@@ -443,7 +443,7 @@ static int sort_labels(struct reading *r, struct error *err)
         return 0;
     uint32_t *to = calloc(labels->n + 1, sizeof *to);
     if (!to)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     client_labels_sort(labels, to);
     for (size_t i = 0; i < r->rows->n; i++)
         if (r->rows->list[i].label != PLAN_NO_LABEL)
@@ -457,7 +457,7 @@ static int measure(struct client_rows *rows, struct error *err)
     rows->lengths = calloc(rows->n + 1, sizeof *rows->lengths);
     for (size_t i = 0; rows->lengths && i < rows->n; i++)
         rows->lengths[i] = client_rows_length(rows, i, UINT32_MAX);
-    return rows->lengths ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return rows->lengths ? 0 : error_memory(err);
 }
 
 int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
@@ -478,7 +478,7 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
 
     *out = (struct client_rows){.fd = -1, .labelled = true};
     if (!rc && (!hash || !r.fields))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = client_pairs_init(&out->pairs, rules->tokenizer, err);
     if (!rc) {

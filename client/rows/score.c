@@ -2,7 +2,6 @@
 
 #include "proto/base/number.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -63,7 +62,7 @@ int client_score_classes(struct client_scores *out, const float *logits, const u
 
     *out = (struct client_scores){.n = 0};
     if (!counts)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (size_t i = 0; i < n; i++) {
         const uint32_t class = client_score_class(logits + i * n_labels, n_labels);
         counts[labels[i]].labelled++;
@@ -172,5 +171,5 @@ int client_score_numbers(struct client_scores *out, const float *logits, const u
     free(x);
     free(y);
     free(work);
-    return room ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return room ? 0 : error_memory(err);
 }

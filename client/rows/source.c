@@ -101,7 +101,7 @@ int client_source_divide(struct client_source *source, const struct client_divis
     if (n == 0)
         return rc;
     source->logits = calloc(n, sizeof *source->logits);
-    return source->logits ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return source->logits ? 0 : error_memory(err);
 }
 
 int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err)
@@ -109,7 +109,7 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
     source->batch = batch;
     source->samples = calloc(batch, sizeof *source->samples);
     source->fields = calloc(batch, sizeof *source->fields);
-    return source->samples && source->fields ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return source->samples && source->fields ? 0 : error_memory(err);
 }
 
 static bool has(const struct client_source *source, unsigned field)

@@ -39,7 +39,7 @@ static int open_source(struct client_source **out, const struct client_source_se
 
     *out = NULL;
     if (!c)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     const int rc = client_documented_init(&c->rows, &client_source_conversations, setup, "conversations need", err);
     if (rc)
         close_source(&c->rows.source);
@@ -119,7 +119,7 @@ static int make_shares(struct conversations *c, struct error *err)
 
     c->shares = calloc(data ? data->n_files + 1 : 1, sizeof *c->shares);
     if (!c->shares)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (size_t file = 0; data && file < data->n_files; file++) {
         struct client_share share = {.first = i, .weight = data->files[file].weight};
         while (i < train->n && c->rows.documents[CLIENT_TRAIN].list[train->list[i]].file == file)
@@ -210,7 +210,7 @@ static int choose_held_out(struct conversations *c, const struct client_division
         n_tokens += client_documents_length(client_documented_of(&c->rows, CLIENT_HELD_OUT), held_out->list[i], c->seq);
     client_documented_limit(&c->rows, n_tokens, d->eval_tokens);
     c->work = calloc(c->seq + (size_t)1, sizeof *c->work);
-    return rc || c->work ? rc : error_set(err, -ENOMEM, "out of memory");
+    return rc || c->work ? rc : error_memory(err);
 }
 
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)

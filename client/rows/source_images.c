@@ -87,7 +87,7 @@ static int open_source(struct client_source **out, const struct client_source_se
     if (!p) {
         client_labels_free(setup->labels);
         return numbers ? error_set(err, -EINVAL, "images have classes, and the model predicts a number")
-                       : error_set(err, -ENOMEM, "out of memory");
+                       : error_memory(err);
     }
     p->source = (struct client_source){.ops = &client_source_images, .labels = &p->labels};
     p->setup = *setup;
@@ -108,7 +108,7 @@ static int number_classes(struct pictures *p, struct client_images *images, stru
     uint32_t *to = p->labels.fixed ? NULL : calloc(p->labels.n + 1, sizeof *to);
 
     if (!p->labels.fixed && !to)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (to)
         client_labels_sort(&p->labels, to);
     client_images_number(images, to);
@@ -201,7 +201,7 @@ static int settle(struct client_source *source, const struct client_source_rules
             data->n = p->images[part].n * (uint64_t)n_pixels(p);
         p->lengths[part] = calloc(p->images[part].n + 1, sizeof *p->lengths[part]);
         if (!p->lengths[part])
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
         for (size_t i = 0; !rc && i < p->images[part].n; i++)
             p->lengths[part][i] = n_pixels(p);
     }
@@ -248,7 +248,7 @@ static int divide(struct client_source *source, const struct client_division *d,
     p->key = random_site_key(d->seed, 0, 0, RANDOM_VIEW);
     source->n_logits = p->setup.config->n_labels;
     p->targets = calloc(p->subsets[CLIENT_HELD_OUT].n + (size_t)1, sizeof *p->targets);
-    return p->targets ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return p->targets ? 0 : error_memory(err);
 }
 
 static void describe(char *out, size_t cap, const struct client_source *source)
@@ -449,8 +449,7 @@ int client_image_rows_sums(struct client_channel_sums *out, struct client_source
     const size_t n = p->subsets[CLIENT_TRAIN].n;
     const unsigned n_threads = threads_for(p, n);
     struct summing s = {.p = p, .rows = calloc((size_t)n_threads * n_pixels(p), sizeof *s.rows)};
-    const int rc =
-        s.rows ? client_team_run(n_threads, n, add_row, &s, watch, err) : error_set(err, -ENOMEM, "out of memory");
+    const int rc = s.rows ? client_team_run(n_threads, n, add_row, &s, watch, err) : error_memory(err);
 
     *out = (struct client_channel_sums){.n = 0};
     for (unsigned i = 0; i < n_threads; i++)
@@ -477,7 +476,7 @@ int client_image_rows_classes(const struct client_source *source,
     uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows + n;
 
     if (!rows)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (uint32_t i = 0; i < p->subsets[CLIENT_HELD_OUT].n; i++) {
         const uint32_t label = p->targets[i];
         rows[label]++;

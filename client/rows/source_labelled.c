@@ -7,7 +7,6 @@
 #include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +48,7 @@ static int open_source(struct client_source **out, const struct client_source_se
     *out = NULL;
     if (!l) {
         client_labels_free(setup->labels);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     *l = (struct labelled){.source = {.ops = &client_source_labelled, .labels = &l->labels},
                            .setup = *setup,
@@ -138,7 +137,7 @@ static int divide(struct client_source *source, const struct client_division *d,
     source->n_logits = l->setup.config->n_labels;
     l->work = calloc(2 * (size_t)d->seq, sizeof *l->work);
     l->targets = calloc(held_out->n + (size_t)1, sizeof *l->targets);
-    return l->work && l->targets ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return l->work && l->targets ? 0 : error_memory(err);
 }
 
 static void describe(char *out, size_t cap, const struct client_source *source)

@@ -5,7 +5,6 @@
 #include "client/rows/windowed.h"
 #include "proto/model/family.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 struct masked {
@@ -18,7 +17,7 @@ static int open_source(struct client_source **out, const struct client_source_se
     struct masked *masked = calloc(1, sizeof *masked);
     int rc = masked ? client_masks_open(&masked->masks, setup->side, setup->config->family->model_type,
                                         setup->config->vocabulary, err)
-                    : error_set(err, -ENOMEM, "out of memory");
+                    : error_memory(err);
 
     *out = NULL;
     if (rc) {

@@ -36,7 +36,7 @@ static int open_source(struct client_source **out, const struct client_source_se
 
     *out = NULL;
     if (!p)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     const int rc = client_documented_init(&p->rows, &client_source_preferences, setup, "preferences need", err);
     p->rows.source.n_logits = 1;
     if (rc)
@@ -63,8 +63,7 @@ static int keep(struct preferences *p, enum client_part part, enum eps_long long
     size_t n_cut = 0;
 
     p->lengths[part] = calloc(n + 1, sizeof *p->lengths[part]);
-    int rc =
-        p->lengths[part] ? client_subset_init(out, p->lengths[part], n, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = p->lengths[part] ? client_subset_init(out, p->lengths[part], n, err) : error_memory(err);
     for (size_t i = 0; !rc && i < n; i++) {
         bool kept = true, cut = false;
         for (size_t k = 2 * i; !rc && k < 2 * i + 2; k++) {
@@ -98,7 +97,7 @@ static int settle(struct client_source *source, const struct client_source_rules
     p->rows.source.references =
         calloc(p->rows.documents[0].n + p->rows.documents[1].n + 1, sizeof *p->rows.source.references);
     if (!p->rows.source.references)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     p->seq = rules->seq ? rules->seq : choose_seq(p);
     rc = keep(p, CLIENT_TRAIN, rules->long_rows, err);
     if (!rc)
@@ -159,7 +158,7 @@ static int divide(struct client_source *source, const struct client_division *d,
     if (!rc)
         client_batches_measure(source->row_tokens, &p->rows.batches, 2);
     p->work = calloc(p->seq + (size_t)1, sizeof *p->work);
-    return rc || p->work ? rc : error_set(err, -ENOMEM, "out of memory");
+    return rc || p->work ? rc : error_memory(err);
 }
 
 static void describe(char *out, size_t cap, const struct client_source *source)

@@ -51,7 +51,7 @@ static int open_source(struct client_source **out, const struct client_source_se
     struct client_tokenizer *tokenizer = NULL;
     int rc = s ? client_tokenizer_require(&tokenizer, setup->side, setup->config->family->model_type,
                                           setup->config->vocabulary, "spans need", err)
-               : error_set(err, -ENOMEM, "out of memory");
+               : error_memory(err);
 
     *out = NULL;
     if (!rc)
@@ -107,7 +107,7 @@ static int settle(struct client_source *source, const struct client_source_rules
             s->source_seq, s->of.n_runs, s->n_sentinels);
     s->ids = calloc(s->of.n, sizeof *s->ids);
     s->entries = calloc((size_t)s->of.n + s->of.target + s->of.n_runs, sizeof *s->entries);
-    return s->ids && s->entries ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return s->ids && s->entries ? 0 : error_memory(err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)

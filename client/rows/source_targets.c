@@ -42,7 +42,7 @@ static int open_source(struct client_source **out, const struct client_source_se
 
     *out = NULL;
     if (!t)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     const int rc = client_documented_init(&t->rows, &client_source_targets, setup, "sources and targets need", err);
     if (rc)
         close_source(&t->rows.source);
@@ -133,8 +133,7 @@ static int keep(struct targets *t, enum client_part part, enum eps_long long_row
 
     divide_tokens(room, t, t->seq);
     t->lengths[part] = calloc(documents->n + 1, sizeof *t->lengths[part]);
-    rc = t->lengths[part] ? client_subset_init(out, t->lengths[part], documents->n, err)
-                          : error_set(err, -ENOMEM, "out of memory");
+    rc = t->lengths[part] ? client_subset_init(out, t->lengths[part], documents->n, err) : error_memory(err);
     for (size_t k = 0; !rc && k < documents->n; k++) {
         find_sides(n, documents, k);
         const bool fits = n[0] <= room[0] && n[1] <= room[1];
@@ -203,7 +202,7 @@ static int divide(struct client_source *source, const struct client_division *d,
     client_documented_limit(&t->rows, n_tokens, d->eval_tokens);
     t->work = calloc(client_documented_longest(&t->rows) + (size_t)1, sizeof *t->work); /* of inputs, one fewer */
     if (!rc && !t->work)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc && d->batch > 0 && t->rows.subsets[CLIENT_TRAIN].n > 0)
         rc = client_batches_init(&t->rows.batches,
                                  &(struct client_batches_options){.subset = &t->rows.subsets[CLIENT_TRAIN],

@@ -1,7 +1,6 @@
 /* Rows of text: windows of a stream of tokens, each of which predicts its successor. */
 #include "client/rows/windowed.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
@@ -10,7 +9,7 @@ static int open_source(struct client_source **out, const struct client_source_se
 
     *out = NULL;
     if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     text->source.ops = &client_source_text;
     text->setup = *setup;
     *out = &text->source;

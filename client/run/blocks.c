@@ -19,7 +19,7 @@ int client_blocks_init(struct client_blocks *out, struct model *from, struct err
     }
     out->computed = calloc(2 * (size_t)out->n, sizeof *out->computed);
     out->frozen = out->computed ? out->computed + out->n : NULL;
-    return out->computed ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return out->computed ? 0 : error_memory(err);
 }
 
 void client_blocks_free(struct client_blocks *blocks)

@@ -102,7 +102,7 @@ static int learn_tokens(struct client_run *run, const struct eps_train_options *
     note(run, "%stokens learned from the text", *run->model_note ? ", " : "");
     run->model.side = json_object();
     if (!run->model.side)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     return client_source_prefixed(client_learn(run->model.side, &run->data, preset->vocabulary, preset->n_positions,
                                                &rules, err),
                                   "--data", err);

@@ -26,7 +26,7 @@
 
 static int no_memory(struct error *err)
 {
-    return error_set(err, -ENOMEM, "out of memory");
+    return error_memory(err);
 }
 
 /* ---- the checkpoint and its model ---- */

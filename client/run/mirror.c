@@ -108,7 +108,7 @@ static int catch_up(struct client_mirror *m, struct error *err)
     for (size_t i = 0; !rc && i < own.n; i++) {
         const uint64_t step = own.steps[i];
         if ((step > mirrored && step < newest) || (step == newest && !has_step(&m->standing, step)))
-            rc = client_mirror_add(m, step, false) ? error_set(err, -ENOMEM, "out of memory") : 0;
+            rc = client_mirror_add(m, step, false) ? error_memory(err) : 0;
     }
     client_checkpoints_free(&own);
     return rc;

@@ -126,7 +126,7 @@ static int read_option(struct replace *r, const struct model_config *config, con
     r->guests = calloc(r->n_blocks, sizeof *r->guests);
     r->units = calloc(r->n_blocks, sizeof *r->units);
     if (!r->widths || !r->guests || !r->units)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     do {
         if (read_entry(&entry, &at))
             return refuse_option(option, err);
@@ -166,7 +166,7 @@ static int replace_config(char **text, const struct replace *r, const struct mod
     json_decref(object);
     if (rc == -E2BIG)
         return error_set(err, -EDOM, "--replace: blocks of more than %d other configs: use fewer", MODEL_GUESTS);
-    return *text ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return *text ? 0 : error_memory(err);
 }
 
 static int open_models(struct replace *r, const char *option, struct error *err)
@@ -244,7 +244,7 @@ static int choose_units(struct replace *r, uint32_t block, const struct safetens
     units->n_kept = n < units->n ? n : units->n;
     units->kept = calloc(units->n_kept, sizeof *units->kept);
     if (!candidates || !units->kept)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (uint32_t i = 0; !rc && i < n; i++)
         candidates[i].unit = i;
     if (!rc && n > units->n) {

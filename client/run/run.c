@@ -370,7 +370,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         rc = check_thaw(run, err);
     if (!rc && run->continues &&
         client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (rc)
         return rc;
     if (!run->attached)

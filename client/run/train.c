@@ -97,7 +97,7 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
     if (!model->side)
         model->side = json_object();
     if (!model->side)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
 }
 
@@ -541,7 +541,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     struct error err = {""};
     bool again = true;
 
-    int rc = restart && t ? client_restart_check(options, &err) : error_set(&err, -ENOMEM, "out of memory");
+    int rc = restart && t ? client_restart_check(options, &err) : error_memory(&err);
     if (!rc)
         restart->options = *options;
     while (!rc && again) {

@@ -24,7 +24,7 @@ static int describe(struct client_weights *w, const struct client_run *run, cons
     w->tensors = calloc(w->model.n_tensors, sizeof *w->tensors);
     w->pieces = calloc(w->model.n_pieces, sizeof *w->pieces);
     w->names = calloc(w->model.n_tensors, sizeof *w->names);
-    return w->second && w->tensors && w->pieces && w->names ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return w->second && w->tensors && w->pieces && w->names ? 0 : error_memory(err);
 }
 
 /* Takes fd. */

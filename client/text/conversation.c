@@ -42,8 +42,7 @@ int client_conversations_open(struct client_conversations **out, struct client_t
         c->side = json_incref((json_t *)(uintptr_t)side);
         c->name = name ? strdup(name) : NULL;
         c->variables = json_pack("{s:n, s:n}", "tools", "documents");
-        rc = c->variables ? client_tokenizer_names(c->variables, tokenizer, side, err)
-                          : error_set(err, -ENOMEM, "out of memory");
+        rc = c->variables ? client_tokenizer_names(c->variables, tokenizer, side, err) : error_memory(err);
     }
     if (rc)
         client_conversations_close(c);
@@ -107,7 +106,7 @@ static int add_span(struct row *row, struct span span, struct error *err)
     if (row->n_spans == row->cap) {
         struct span *larger = realloc(row->spans, (2 * row->cap + 8) * sizeof *larger);
         if (!larger)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         row->spans = larger, row->cap = 2 * row->cap + 8;
     }
     row->spans[row->n_spans++] = span;
@@ -334,7 +333,7 @@ static int encode_row(struct client_conversations *c, const struct row *row, cli
     const size_t n_places = 3 * row->n_spans;
     struct client_place *places = calloc(n_places + 1, sizeof *places);
     size_t *tokens = calloc(n_places + 1, sizeof *tokens);
-    int rc = places && tokens ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = places && tokens ? 0 : error_memory(err);
 
     for (size_t k = 0; !rc && k < row->n_spans; k++) {
         places[3 * k] = (struct client_place){row->spans[k].from, false};
@@ -396,7 +395,7 @@ int client_conversation_encode(struct client_conversations *c, const json_t *con
     rc = client_turns_open(&t, c->template, c->variables, c->train_on, conversation, err);
     struct row *rows = calloc(t.n + 2, sizeof *rows);
     if (!rc && !rows)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         rc = make_rows(rows, &n_rows, &t, c->marks, err);
     for (size_t i = n_rows; i-- > 0;) {

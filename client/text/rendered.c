@@ -2,7 +2,6 @@
  * token, and counts those that it passed over; to parse them as well, it is called without the runs. */
 #include "client/text/rendered.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 /* Where plain text begins and ends: what messages and tools say. */
@@ -17,7 +16,7 @@ static int find_plain(size_t **out, size_t *n, const struct client_rendering *te
         if (*n + 2 > cap) {
             size_t *larger = realloc(*out, (cap = 2 * cap + 16) * sizeof *larger);
             if (!larger)
-                return error_set(err, -ENOMEM, "out of memory");
+                return error_memory(err);
             *out = larger;
         }
         if (is != was)

@@ -143,7 +143,7 @@ static int take_messages(struct client_turns *t, const json_t *messages, struct 
     t->n = json_array_size(messages);
     t->trained = calloc(t->n + 1, sizeof *t->trained);
     if (!t->trained)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (t->n == 0 || t->n > CLIENT_LABEL_MESSAGE)
         return error_set(err, -EINVAL,
                          t->n == 0 ? "its messages are no list with something in it" : "more than %d messages",
@@ -159,7 +159,7 @@ static int take_messages(struct client_turns *t, const json_t *messages, struct 
                         : train_on == EPS_TRAIN_ON_LAST ? json_is_true(train)
                                                         : is_answer && !json_is_false(train);
         if (json_array_append_new(t->messages, clean_message(message)))
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
     }
     for (size_t i = 0; !rc && i < t->n; i++)
         rc = check_role(t, i, err);
@@ -183,17 +183,17 @@ int client_turns_open(struct client_turns *t, const struct client_template *temp
     *t = (struct client_turns){.template = template, .train_on = train_on, .messages = json_array()};
     t->variables = json_copy((json_t *)(uintptr_t)variables);
     if (!t->variables || !t->messages || json_object_set_new(t->variables, "messages", t->messages))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (tools && !json_is_null(tools) && !json_is_array(tools))
         return error_set(err, -EINVAL, "its tools are no list");
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return error_set(err, -EINVAL, "its chat_template_kwargs are no object");
     if (json_is_array(tools) && json_object_set(t->variables, "tools", (json_t *)(uintptr_t)tools))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (json_is_array(documents) && json_object_set(t->variables, "documents", (json_t *)(uintptr_t)documents))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (json_is_object(kwargs) && json_object_update_missing(t->variables, (json_t *)(uintptr_t)kwargs))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     return take_messages(t, json_object_get(conversation, "messages"), err);
 }
 

@@ -20,7 +20,7 @@ int client_words_open(struct client_words **out, struct error *err)
         w->mask = FIRST_PLACES - 1;
     }
     if (!w || !w->table)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     else
         rc = tokenizer_pattern_open(&w->pattern, tokenizer_gpt2_pattern, err);
     if (!rc)

@@ -118,7 +118,7 @@ static int check_plan(const struct compute *c, struct error *err)
 static int read_config(struct model_config *out, int fd, uint32_t n, const struct plan_goal *goal, struct error *err)
 {
     char *text = malloc(n);
-    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = text ? 0 : error_memory(err);
 
     if (!rc && pread(fd, text, n, 0) != (ssize_t)n)
         rc = error_set(err, -EPROTO, "config.json came without its %" PRIu32 " bytes", n);

@@ -5,7 +5,6 @@
 #include "proto/plan/memory/units.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
 static void enter_ledger(struct device_worker *worker)
@@ -32,7 +31,7 @@ static int allocate(struct device_worker *w, struct error *err)
     return w->tables && w->chunks && w->contributing && w->homes && w->row_tokens &&
                    (w->stashed || !w->plan.choice.host_stash)
                ? 0
-               : error_set(err, -ENOMEM, "out of memory");
+               : error_memory(err);
 }
 
 /* Of a block, for the largest microbatch, as one of its class that keeps the least. */
@@ -104,7 +103,7 @@ static int prepare_convolutions(struct device_worker *w, struct error *err)
         return 0;
     all = calloc(2 * n, sizeof *all);
     if (!all)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (int i = 0; i < 2; i++)
         if (passes[i].n_rows > 0)
             n_all += layer_convolutions(all + n_all, &w->model, passes[i], trains, w->ops->arena(w->dev));

@@ -52,7 +52,7 @@ static int find_products(struct products *out, const struct job *job, struct err
 {
     char *text = malloc(job->side_bytes + 1);
     json_t *side;
-    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = text ? 0 : error_memory(err);
 
     *out = job->products;
     if (!rc && job->request.job.resume && file_is_open(&job->side_file)) {
@@ -119,7 +119,7 @@ int forward_print(char **out, size_t *n_bytes, const struct job *job, struct err
         memcpy(*out + PREFIX_BYTES + n, text, n_text);
         *n_bytes = PREFIX_BYTES + n + n_text;
     } else if (!rc) {
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     }
     free(text);
     json_decref(object);

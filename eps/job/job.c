@@ -82,9 +82,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->peers->updater, n_jobs + 2 * PEERS_MAX_WORKERS + 8)
-               ? error_set(err, -ENOMEM, "out of memory")
-               : 0;
+    return updater_reserve(job->peers->updater, n_jobs + 2 * PEERS_MAX_WORKERS + 8) ? error_memory(err) : 0;
 }
 
 /* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A

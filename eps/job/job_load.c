@@ -249,7 +249,7 @@ static int read_side(struct job *job)
         return 0;
     job->side_text = malloc(job->side_bytes + 1);
     if (!job->side_text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     int rc = file_read(&job->side_file, job->side_text, job->side_bytes, 0, err);
     if (rc) {

@@ -47,7 +47,7 @@ int queue_add(struct queue *queue, struct peer *client, uint32_t job, const stru
         return rc;
     struct queue_entry *entry = calloc(1, sizeof *entry);
     if (!entry)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     entry->client = client;
     entry->job = job;
     entry->request = *request;

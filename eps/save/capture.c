@@ -118,7 +118,7 @@ static int add_file(struct capture *capture, const char *name, const char *bytes
     struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
 
     if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(bytes, n)))
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     return write_small(capture, name, bytes, n, err);
 }
 
@@ -128,7 +128,7 @@ static char *print_config(const struct capture_options *o, struct error *err)
     char *text = model_config_print(o->config, o->config_bytes, SAFETENSORS_F32);
 
     if (!text)
-        error_set(err, -ENOMEM, "out of memory");
+        error_memory(err);
     return text;
 }
 
@@ -187,7 +187,7 @@ static int write_training(struct capture *capture, struct error *err)
     char *text = checkpoint_print(&capture->checkpoint);
 
     if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     const size_t n = strlen(text);
     struct checkpoint_run all = {.bytes = n, .hash = checkpoint_hash(text, n)};
     const struct checkpoint_file training = {.name = CHECKPOINT_TRAINING, .bytes = n, .runs = &all, .n_runs = 1};
@@ -215,7 +215,7 @@ static int finish_checkpoint(struct capture *capture, const struct loss_scale *s
             (o->products.version && json_object_set_new(options, "products", products_to_json(&o->products))) ||
             (o->attention && json_object_set_new(options, "attention", json_string(o->attention))) ||
             (scale->value > 0 && training_text_set_loss_scale(options, scale)))
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
         else
             rc = add_side_files(capture, side, err);
         json_decref(side);

@@ -31,7 +31,7 @@ int save_init(struct saves *saves, struct error *err)
     *saves = (struct saves){.job = job, .saved_step = MESSAGE_NO_STEP};
     if (job_trains(job))
         saves->units = job_take_table(job, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *saves->units);
-    return saves->units || !job_trains(job) ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return saves->units || !job_trains(job) ? 0 : error_memory(err);
 }
 
 void save_free(struct saves *saves)

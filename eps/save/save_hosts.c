@@ -59,12 +59,12 @@ static int take_notes(struct save *s, struct error *err)
         struct store_files_note *longer = realloc(notes, (n + more) * sizeof *notes);
         if (!longer) {
             free(notes);
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         }
         notes = longer;
         memcpy(notes + n, some, more * sizeof *notes);
     }
-    return keep_notes(s, notes, n) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return keep_notes(s, notes, n) ? error_memory(err) : 0;
 }
 
 int save_do_notes(struct save *s, struct error *err)
@@ -98,7 +98,7 @@ void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_byt
     if (!s || s->rc)
         free(notes);
     else if (keep_notes(s, notes, n_bytes / sizeof(struct store_files_note)))
-        save_give_up(s, -ENOMEM, (error_set(&err, -ENOMEM, "out of memory"), &err));
+        save_give_up(s, -ENOMEM, (error_memory(&err), &err));
 }
 
 /* ---- messages --------------------------------------------------------------------------------------------------- */

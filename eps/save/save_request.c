@@ -60,7 +60,7 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
                          checkpoint ? "checkpoints" : "snapshots");
     s = calloc(1, sizeof *s);
     if (!s)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     s->units = find_units(saves);
     s->saves = saves;
     s->step = find_cut(job);

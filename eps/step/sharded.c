@@ -71,7 +71,7 @@ int sharded_start(struct sharded **out, const struct sharded_options *options, s
 
     *out = NULL;
     if (!s)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     *s = (struct sharded){.steps = steps,
                           .job = steps->job,
                           .peers = steps->job->peers,

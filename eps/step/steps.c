@@ -58,7 +58,7 @@ int steps_init(struct steps *steps, struct error *err)
     steps->fence.n_given = job_take_table(job, n_units, sizeof *steps->fence.n_given);
     if (!steps->slices || !steps->homes || !steps->visits || !steps->frozen || !steps->fence.squares ||
         !steps->fence.n_given)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (uint32_t v = 0; v < job->model.n_visits; v++)
         steps->slices[v] = job->model.units[job->model.visits[v]].n_slices;
     for (uint32_t u = 0, n = 0; u < n_units; u++)

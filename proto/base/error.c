@@ -1,5 +1,6 @@
 #include "proto/base/error.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,11 @@ int error_set(struct error *err, int code, const char *format, ...)
                 *c = '?';
     }
     return code;
+}
+
+int error_memory(struct error *err)
+{
+    return error_set(err, -ENOMEM, "out of memory");
 }
 
 void error_prefix(struct error *err, const char *what)

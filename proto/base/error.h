@@ -20,6 +20,9 @@ struct error {
  * characters become '?'; an overlong sentence is cut off. */
 int error_set(struct error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* error_set for a want that nobody can name a remedy for: "out of memory", -ENOMEM. */
+int error_memory(struct error *err);
+
 /* Puts "what: " before the sentence, such as a file's name before the fault in its content. err may be NULL. */
 void error_prefix(struct error *err, const char *what);
 

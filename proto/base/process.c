@@ -125,7 +125,7 @@ int process_check_threads(unsigned n, struct error *err)
     int rc = 0;
 
     if (!threads)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (is_bounded())
         mallopt(M_ARENA_MAX, 1); /* otherwise each thread's heap takes 64 MiB of addresses */
     while (!rc && n_made < n) {

@@ -192,7 +192,7 @@ static int list_templates(char **list, size_t *n, int folder, const char *direct
         if (*n == MOST_TEMPLATES)
             rc = error_set(err, -EFBIG, "%s/" TEMPLATES ": more than %d templates", directory, MOST_TEMPLATES);
         else if (!(list[*n] = strndup(entry->d_name, length - 6)))
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
         else
             ++*n;
     }
@@ -206,7 +206,7 @@ static int list_templates(char **list, size_t *n, int folder, const char *direct
 static int append_template(json_t *list, const char *name, json_t *text, const char *file, struct error *err)
 {
     return json_array_append_new(list, json_pack("{s:s, s:O, s:s}", "name", name, "template", text, "file", file))
-               ? error_set(err, -ENOMEM, "out of memory")
+               ? error_memory(err)
                : 0;
 }
 
@@ -253,7 +253,7 @@ static int set_templates(json_t *files, json_t *list, const char *directory, str
         rc = error_set(err, -EINVAL, "%s/" TOKENIZER_CONFIG ": not a JSON object", directory);
     else if (json_object_set(config, "chat_template", list) || !(printed = dump_json(NULL, config, &dump_indented)) ||
              json_object_set_new(files, TOKENIZER_CONFIG, json_sprintf("%s\n", printed)))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc)
         json_object_del(files, TEMPLATE);
     free(printed);
@@ -278,7 +278,7 @@ static int fold_templates(json_t *files, int from, const char *directory, size_t
 {
     const int folder = openat(from, TEMPLATES, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     json_t *list = json_array();
-    int rc = list ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = list ? 0 : error_memory(err);
 
     if (folder < 0 && errno != ENOENT && errno != ENOTDIR && !rc)
         rc = error_set(err, -errno, "%s/" TEMPLATES ": %s", directory, strerror(errno));
@@ -302,7 +302,7 @@ int model_files_read(json_t **out, const char *directory, struct error *err)
     if (from < 0)
         rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
     else if (!files)
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
         int fd = openat(from, names[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0 && errno == ENOENT)
@@ -466,7 +466,7 @@ static int unfold_templates(json_t **config, const json_t *files, int directory_
         char *printed = dump_json(NULL, root, &dump_indented);
         *config = json_object_size(root) == 0 ? json_null() : printed ? json_sprintf("%s\n", printed) : NULL;
         if (!rc && !*config)
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
         free(printed);
     }
     json_decref(root);

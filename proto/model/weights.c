@@ -440,7 +440,7 @@ int weights_copy_differs(bool *out, const struct weights *weights, const struct 
     const struct safetensors_entry *tokens = weights->entries[model->embedding.tables[0].tensor];
     const struct safetensors_entry *entry = weights->copies[copy];
     float *table = entry ? malloc(2 * RUN * sizeof *table) : NULL, *other = table ? table + RUN : NULL;
-    int rc = entry && !table ? error_set(err, -ENOMEM, "out of memory") : 0;
+    int rc = entry && !table ? error_memory(err) : 0;
 
     *out = false;
     for (uint64_t at = 0; table && !rc && !*out && at < tokens->n; at += RUN) {

@@ -66,7 +66,7 @@ static int read_model(struct payload *p, struct error *err)
     const struct plan_goal *goal = goal_of(p);
     struct model_config c;
     char *text = malloc(config->bytes); /* a copy: the peer may write to the segment */
-    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = text ? 0 : error_memory(err);
 
     if (rc)
         return rc;
@@ -86,7 +86,7 @@ static int read_model(struct payload *p, struct error *err)
     p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
     p->data = plan_data_of(goal, c.n_labels);
     p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);
-    return p->given ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return p->given ? 0 : error_memory(err);
 }
 
 int payload_attach(struct payload *p, const struct message *assign, const int *fds, unsigned n_fds, struct error *err)

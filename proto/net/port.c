@@ -534,7 +534,7 @@ int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *o
     *out = NULL;
     if (!port || sodium_init() < 0) {
         free(port);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     port->loop = loop;
     port->listener = listener;

@@ -224,7 +224,7 @@ int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const stru
     *out = NULL;
     if (!s) {
         close(fd);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     const int rc = session_open_connection(s, fd);
     if (rc < 0) {
@@ -245,7 +245,7 @@ int session_connect(struct session **out, uv_loop_t *loop, const char *directory
 
     *out = NULL;
     if (!s)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if ((size_t)snprintf(s->path, sizeof s->path, "%s/listener", directory) >= sizeof s->path) {
         free(s);
         return error_set(err, -ENAMETOOLONG, "%s: too long a path for a socket: choose a shorter one", directory);

@@ -252,7 +252,7 @@ int files_open(struct files **out, int theirs[FILES_SENT + 1], bool trace, struc
 
     *out = NULL;
     if (!files)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     *files = (struct files){.server = {window, act}, .socket = -1, .trace = -1, .n_holders = 1};
     int rc = segment_create(&files->memory, "eps-files", FILES_BYTES, SEGMENT_READ_WRITE, err);
     if (!rc)

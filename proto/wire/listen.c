@@ -336,7 +336,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
 
     *out = NULL;
     if (!listener)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     listener->loop = loop;
     listener->events = events;
     listener->data = data;

@@ -61,7 +61,7 @@ int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, str
         text = padded, n = room;
     }
     if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
                                              CHECKPOINT_MAX_TEXT >> 20)
                                  : 0;

@@ -199,7 +199,7 @@ static void open_direct(struct bench *b)
     struct error err = {""};
 
     b->logits = calloc(b->model.config.vocabulary, sizeof *b->logits);
-    check(b->logits ? 0 : error_set(&err, -ENOMEM, "out of memory"), "logits", &err);
+    check(b->logits ? 0 : error_memory(&err), "logits", &err);
     check(plan_search(&plan, &b->model, &options.setting, &wish, profile_default("cpu"), b->device_mem, &err), "plan",
           &err);
     options.choice = plan.choice;
@@ -212,7 +212,7 @@ static void make_buffer(struct bench *b)
     struct error err = {""};
 
     b->buffer = aligned_alloc(huge, bytes);
-    check(b->buffer ? 0 : error_set(&err, -ENOMEM, "out of memory"), "buffer", &err);
+    check(b->buffer ? 0 : error_memory(&err), "buffer", &err);
     madvise(b->buffer, bytes, MADV_HUGEPAGE);
     memset(b->buffer, 1, bytes);
 }

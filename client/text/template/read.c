@@ -49,7 +49,7 @@ static int add(struct client_template *t, enum template_kind kind, const char *t
         struct template_token *larger = realloc(t->tokens, cap * sizeof *larger);
         if (!larger) {
             json_decref(value);
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         }
         t->tokens = larger, t->cap = cap;
     }
@@ -83,7 +83,7 @@ static int read_string(struct client_template *t, const char **at, const char *e
     size_t n = 0;
 
     if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (++*at; *at < end && **at != quote;) {
         const char c = *(*at)++, *letter;
         uint32_t code;
@@ -114,8 +114,7 @@ static int read_string(struct client_template *t, const char **at, const char *e
     ++*at;
     json_t *value = json_stringn(text, n);
     free(text);
-    return value ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), value, err)
-                 : error_set(err, -ENOMEM, "out of memory");
+    return value ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), value, err) : error_memory(err);
 }
 
 static bool is_letter(char c)
@@ -190,8 +189,7 @@ static int read_number(struct client_template *t, const char **at, const char *e
         json_decref(number);
         number = wide_new(text, n);
     }
-    return number ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), number, err)
-                  : error_set(err, -ENOMEM, "out of memory");
+    return number ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), number, err) : error_memory(err);
 }
 
 /* A name, a literal or an operator. *open counts brackets. */

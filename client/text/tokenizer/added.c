@@ -5,7 +5,6 @@
  * right; the longest wins. lstrip and rstrip absorb the whitespace beside a token. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,12 +31,12 @@ static int add_text(struct tokenizer_set *set, struct tokenizer_added token, con
     struct tokenizer_added *larger = realloc(set->tokens, (set->n + 1) * sizeof *larger);
 
     if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     set->tokens = larger;
     token.text = malloc(n);
     token.n = n;
     if (!token.text)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     memcpy(token.text, text, n);
     set->tokens[set->n++] = token;
     set->lstrip = set->lstrip || token.lstrip;

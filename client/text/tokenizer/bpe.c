@@ -37,7 +37,7 @@ int tokenizer_merges_init(struct client_tokenizer *t, size_t n, struct error *er
         places *= 2;
     t->merges = malloc(places * sizeof *t->merges);
     if (!t->merges)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     memset(t->merges, 0xFF, places * sizeof *t->merges);
     t->merge_mask = places - 1;
     t->n_merges = n;

@@ -38,7 +38,7 @@ int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_ch
 
     if (!larger) {
         free_change(&change);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     changes->list = larger;
     for (size_t i = 0; i < changes->n; i++)
@@ -366,7 +366,7 @@ static int read_replace(struct tokenizer_change *change, const json_t *step, str
         change->pattern->part = "normalizer Replace";
     change->from = text ? strdup(text) : NULL;
     change->to = strdup(content);
-    return change->to && (change->from || !text) ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return change->to && (change->from || !text) ? 0 : error_memory(err);
 }
 
 static int read_prepend(struct tokenizer_change *change, const json_t *step, struct error *err)
@@ -376,7 +376,7 @@ static int read_prepend(struct tokenizer_change *change, const json_t *step, str
     if (!text)
         return error_set(err, -EINVAL, "its normalizer Prepend has no text");
     change->to = strdup(text);
-    return change->to ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return change->to ? 0 : error_memory(err);
 }
 
 static int read_table(struct tokenizer_change *change, const json_t *step, struct error *err)

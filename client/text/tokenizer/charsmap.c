@@ -33,7 +33,7 @@ static int read_map(struct tokenizer_charsmap *map, const uint8_t *bytes, size_t
     map->units = malloc(trie);
     map->texts = malloc(map->n_texts);
     if (!map->units || !map->texts)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (size_t i = 0; i < map->n_units; i++)
         map->units[i] = word_at(bytes + 4 + 4 * i);
     memcpy(map->texts, bytes + 4 + trie, map->n_texts);
@@ -48,7 +48,7 @@ int tokenizer_charsmap_open(struct tokenizer_charsmap **out, const char *base64,
     const size_t room = strlen(base64) / 4 * 3 + 1;
     uint8_t *bytes = malloc(room);
     size_t n = 0;
-    int rc = map && bytes ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = map && bytes ? 0 : error_memory(err);
 
     *out = NULL;
     if (!rc && sodium_base642bin(bytes, room, base64, strlen(base64), NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL))

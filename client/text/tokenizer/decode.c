@@ -32,7 +32,7 @@ int client_decoder_open(struct client_decoder **out, const struct client_tokeniz
         return 0;
     client_decoder_close(d);
     *out = NULL;
-    return error_set(err, -ENOMEM, "out of memory");
+    return error_memory(err);
 }
 
 void client_decoder_close(struct client_decoder *d)
@@ -286,12 +286,12 @@ static int add_step(struct client_tokenizer *t, struct tokenizer_decode step, co
     struct tokenizer_decode *larger = realloc(t->decoding, (t->n_decoding + 1) * sizeof *larger);
 
     if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     t->decoding = larger;
     step.from = from ? strdup(from) : NULL;
     step.to = to ? strdup(to) : NULL;
     t->decoding[t->n_decoding++] = step;
-    return (from && !step.from) || (to && !step.to) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return (from && !step.from) || (to && !step.to) ? error_memory(err) : 0;
 }
 
 static const char *text_of(const json_t *step, const char *key)

@@ -364,7 +364,7 @@ int tokenizer_work_init(struct tokenizer_work *work, struct error *err)
     int rc = tokenizer_matcher_init(&work->matcher, err);
 
     tokenizer_work_allow(work, 0);
-    return rc || work->cache ? rc : error_set(err, -ENOMEM, "out of memory");
+    return rc || work->cache ? rc : error_memory(err);
 }
 
 void tokenizer_work_free(struct tokenizer_work *work)

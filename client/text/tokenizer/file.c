@@ -145,7 +145,7 @@ static int read_word_piece(struct client_tokenizer *t, const json_t *model, stru
     t->most_characters =
         json_is_integer(most) && json_integer_value(most) >= 0 ? (size_t)json_integer_value(most) : 100;
     if (!t->continuing)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (t->byte_level)
         return error_set(err, -EINVAL, "its model is WordPiece, and its pre-tokenizer is ByteLevel");
     if (t->most_characters > 1000)
@@ -190,7 +190,7 @@ static int check_added(const json_t *list, struct error *err)
         else if (!json_is_integer(id) || json_integer_value(id) < 0)
             rc = error_set(err, -EINVAL, "added token %zu has no id", i);
         else if (json_object_set_new(seen, text, json_true()))
-            rc = error_set(err, -ENOMEM, "out of memory");
+            rc = error_memory(err);
     }
     json_decref(seen);
     return rc;
@@ -289,7 +289,7 @@ int tokenizer_add_end(struct client_tokenizer *t, unsigned side, uint32_t id, st
                          side ? "after" : "before");
     larger = realloc(t->ends[side], (t->n_ends[side] + 1) * sizeof *larger);
     if (!larger)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     t->ends[side] = larger;
     larger[t->n_ends[side]++] = id;
     const int rc = client_tokenizer_check(t, id, err);

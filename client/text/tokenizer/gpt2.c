@@ -96,7 +96,7 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, const ch
     if (!rc) {
         merges = read_merges(text, n);
         t->unknown = CLIENT_NO_TOKEN;
-        rc = merges ? tokenizer_gpt2_steps(t, err) : error_set(err, -ENOMEM, "out of memory");
+        rc = merges ? tokenizer_gpt2_steps(t, err) : error_memory(err);
     }
     if (!rc) {
         t->class = tokenizer_class_gpt2();

@@ -143,7 +143,7 @@ int tokenizer_marks_enter(size_t **kept, struct tokenizer_marks *marks, struct t
         return 0;
     *kept = malloc((marks->n + marks->n_plain) * sizeof **kept);
     if (!*kept)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     memcpy(*kept, marks->at, marks->n * sizeof **kept);
     memcpy(*kept + marks->n, marks->plain, marks->n_plain * sizeof **kept);
     int rc =
@@ -219,7 +219,7 @@ int client_tokenizer_encode_marked(struct client_tokens *out, size_t *tokens, st
             memcpy(marks.plain, marked->plain, marks.n_plain * sizeof *copies);
         rc = find_tokens(out, &marks, t, marked, err);
     } else {
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     }
     free(copies);
     free(ends);

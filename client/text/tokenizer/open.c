@@ -17,7 +17,7 @@ static int open_bytes(struct client_tokenizer *t, struct error *err)
     t->tokens = calloc(256, sizeof *t->tokens);
     t->block = malloc(256);
     if (!t->tokens || !t->block)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (uint32_t i = 0; i < 256; i++) {
         t->block[i] = (char)i;
         t->tokens[i] = (struct tokenizer_token){.text = &t->block[i], .n = 1};
@@ -105,7 +105,7 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, con
         return 0;
     struct client_tokenizer *t = calloc(1, sizeof *t);
     if (!t)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     int rc = any ? load(t, side, model_type, vocabulary, err) : open_bytes(t, err);
     if (rc) {
         client_tokenizer_close(t);
@@ -153,7 +153,7 @@ int client_tokenizer_share(struct client_tokenizer **out, const struct client_to
 
     *out = NULL;
     if (!other)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     *other = *t;
     other->shared = true;
     int rc = tokenizer_work_init(&other->work, err);

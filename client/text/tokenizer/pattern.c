@@ -33,7 +33,7 @@ int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err)
                                           .stack = pcre2_jit_stack_create(STACK_BYTES, MAX_STACK_BYTES, NULL)};
     if (!matcher->data || !matcher->context) {
         tokenizer_matcher_free(matcher);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     pcre2_set_match_limit(matcher->context, QUICK_STEPS);
     tokenizer_matcher_allow(matcher, 0);
@@ -208,7 +208,7 @@ static int compile_form(pcre2_code **out, const char *text, uint32_t options, st
 static int compile(struct tokenizer_pattern **out, const char *text, uint32_t options, struct error *err)
 {
     struct tokenizer_pattern *pattern = calloc(1, sizeof *pattern);
-    int rc = pattern ? compile_form(&pattern->quick, text, options, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = pattern ? compile_form(&pattern->quick, text, options, err) : error_memory(err);
 
     if (!rc && !(options & PCRE2_LITERAL))
         rc = compile_form(&pattern->counted, text, options | PCRE2_AUTO_CALLOUT, err);
@@ -236,7 +236,7 @@ int tokenizer_pattern_open(struct tokenizer_pattern **out, const char *pattern, 
 
     *out = NULL;
     if (!translation.out)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     int rc = translate(&translation, pattern, err);
     if (!rc)
         rc = compile(out, translation.out, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, err);

@@ -44,7 +44,7 @@ struct list {
 
 static int no_memory(const struct reading *r)
 {
-    return error_set(r->err, -ENOMEM, "out of memory");
+    return error_memory(r->err);
 }
 
 static int refuse(const struct reading *r, const char *file, const char *what)

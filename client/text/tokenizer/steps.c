@@ -196,7 +196,7 @@ static int add_step(struct client_tokenizer *t, struct tokenizer_step step, stru
     tokenizer_changes_free(&step.changes);
     return t->n_steps == TOKENIZER_MAX_STEPS
                ? error_set(err, -EINVAL, "its pre-tokenizer has more than %d steps", TOKENIZER_MAX_STEPS)
-               : error_set(err, -ENOMEM, "out of memory");
+               : error_memory(err);
 }
 
 static int add_cut(struct client_tokenizer *t, const char *pattern, enum tokenizer_behaviour behaviour, bool inverted,
@@ -233,7 +233,7 @@ static int add_lead(struct client_tokenizer *t, const char *text, bool first, st
     char *to = strdup(text);
 
     if (!to)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     return add_change(t, (struct tokenizer_change){.kind = TOKENIZER_LEAD, .to = to, .first = first}, err);
 }
 
@@ -261,7 +261,7 @@ static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct
     char *from = strdup(" "), *to = strdup(mark);
     rc = add_change(t, (struct tokenizer_change){.kind = TOKENIZER_REPLACE, .from = from, .to = to}, err);
     if (!rc && (!from || !to))
-        rc = error_set(err, -ENOMEM, "out of memory");
+        rc = error_memory(err);
     if (!rc && !metaspace.never)
         rc = add_lead(t, mark, !metaspace.always, err);
     if (rc || json_is_false(json_object_get(step, "split")))

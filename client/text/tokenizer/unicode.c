@@ -119,7 +119,7 @@ static int decompose(struct run *run, uint32_t c, utf8proc_option_t options, str
         const size_t cap = 2 * run->cap + 4 * LONGEST_DECOMPOSITION;
         utf8proc_int32_t *larger = realloc(run->list, cap * sizeof *larger);
         if (!larger)
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
         run->list = larger, run->cap = cap;
     }
     int boundary = 0;
@@ -154,7 +154,7 @@ static int sort_marks(utf8proc_int32_t *list, size_t from, size_t to, struct err
     }
     utf8proc_int32_t *sorted = malloc((to - from) * sizeof *sorted);
     if (!sorted)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     for (size_t i = from; i < to; i++)
         starts[class_of(list[i]) + 1]++;
     for (unsigned i = 0; i < N_CLASSES; i++)

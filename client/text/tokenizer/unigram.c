@@ -31,7 +31,7 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
     t->scores = calloc(n + 1, sizeof *t->scores);
     *vocabulary = json_object();
     if (!t->scores || !*vocabulary)
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     if (t->byte_level || json_is_true(json_object_get(model, "byte_fallback")))
         return error_set(err, -EINVAL, "its model is Unigram, with %s, which is not supported",
                          t->byte_level ? "the pre-tokenizer ByteLevel" : "byte_fallback");
@@ -47,7 +47,7 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
         t->least_score = i == 0 || t->scores[i] < t->least_score ? t->scores[i] : t->least_score;
         t->longest = strlen(text) > t->longest ? strlen(text) : t->longest;
         if (json_object_set_new(*vocabulary, text, json_integer((json_int_t)i)))
-            return error_set(err, -ENOMEM, "out of memory");
+            return error_memory(err);
     }
     t->n_scores = n;
     t->unknown = (uint32_t)json_integer_value(unknown);

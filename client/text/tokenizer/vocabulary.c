@@ -73,7 +73,7 @@ static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct erro
     b->t->n_tokens = largest + 1;
     b->t->tokens = calloc(b->t->n_tokens, sizeof *b->t->tokens);
     b->t->block = malloc(bytes);
-    return b->t->tokens && b->t->block ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return b->t->tokens && b->t->block ? 0 : error_memory(err);
 }
 
 /* Converts byte letters to bytes. out has room for strlen(text). False if a letter stands for no byte. text is valid
@@ -124,7 +124,7 @@ static int make_map(struct client_tokenizer *t, size_t n, struct error *err)
         places *= 2;
     t->map.places = calloc(places, sizeof *t->map.places);
     t->map.mask = places - 1;
-    return t->map.places ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return t->map.places ? 0 : error_memory(err);
 }
 
 /* ---- Tokens by id ---- */
@@ -230,7 +230,7 @@ static int open_joined(struct build *b, size_t n_merges, struct error *err)
         n_bits *= 2;
     t->joined = calloc(n_bits / 64, sizeof *t->joined);
     t->joined_mask = n_bits - 1;
-    return t->joined ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return t->joined ? 0 : error_memory(err);
 }
 
 /* Notes the characters that a merge joins: the last of the left half, the first of the right one. */
@@ -298,7 +298,7 @@ static int add_merges(struct build *b, json_t *merges, struct error *err)
             free(joined);
             joined = malloc(cap);
             if (!joined) {
-                rc = error_set(err, -ENOMEM, "out of memory");
+                rc = error_memory(err);
                 break;
             }
         }

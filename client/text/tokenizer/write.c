@@ -5,7 +5,6 @@
 #include "proto/base/dump.h"
 #include "proto/model/model_files.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +39,7 @@ static int add(json_t *side, const char *name, json_t *object, struct error *err
 
     free(text);
     json_decref(object);
-    return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return rc ? error_memory(err) : 0;
 }
 
 /* Takes ownership of vocab, merges and added. Each is NULL if there was no memory for it. */
@@ -122,7 +121,7 @@ int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges
     if (rc) {
         json_decref(vocab);
         json_decref(pairs);
-        return error_set(err, -ENOMEM, "out of memory");
+        return error_memory(err);
     }
     json_t *end = json_pack("{si, ss, sb, sb, sb, sb, sb}", "id", CLIENT_TOKENIZER_END, "content", end_text,
                             "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
