@@ -80,8 +80,12 @@ print_times() {
         awk -v a="$a" -v b="$b" 'BEGIN { printf "%.4f %.0f %.0f\n", a / b, a, b }' >>"$work/ratios"
     done
     sort -g "$work/ratios" | awk -v what="$net, $rows images of $side x $side" '{ r[NR] = $1; a += $2; b += $3 }
-        END { printf "%s: a step derived has %.3f of the stored one'\''s speed, %.3f to %.3f in %d pairs but the outermost; %.0f and %.0f ms on average\n",
-              what, NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2, r[NR > 2 ? 2 : 1], r[NR > 2 ? NR - 1 : NR], NR, b / NR, a / NR }'
+        END {
+            middle = NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2
+            out = (NR > 2)
+            printf "%s: a step derived has %.3f of the stored one'\''s speed, %.3f to %.3f in %d pairs but the outermost; ", what, middle, r[1 + out], r[NR - out], NR
+            printf "%.0f and %.0f ms on average\n", b / NR, a / NR
+        }'
 }
 
 for each in $nets; do
