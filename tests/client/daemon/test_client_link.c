@@ -107,7 +107,7 @@ TEST_EACH(descriptors_that_nobody_takes_are_closed, 2)
     ck_assert_uint_eq(n_fds[2], n_fds[1]);
 }
 
-/* Longer than the gap that is taken for a stop of the machine; half of it may pass in such gaps while others compute. */
+/* Longer than the gap that is taken for a stop of the machine; half of it may pass in such gaps on a busy one. */
 TEST(a_pause_is_time_spent_awake)
 {
     struct client_link link;
