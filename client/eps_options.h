@@ -161,7 +161,7 @@ struct eps_train_options {
     /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum
      * eps_resume). The data may be moved if its content is the same. On `attach`, all options are the job's: a given
      * one must have its value, except data and eval_data. "" or "-" attach to the caller's only daemon with a detached
-     * job. attach goes with neither resume nor connect. */
+     * job. attach goes with neither resume nor connect, and needs out if the daemon is another user's. */
     const char *resume, *attach;
     const char *change; /* names of options, "lr,batch", whose given values replace the stored ones on resume */
 

@@ -68,6 +68,7 @@ int client_attach_find(struct client_attach *out, struct client_link *link, cons
         rc = client_link_open(link, out->address, ROLE_CLIENT, err);
     if (rc)
         return rc;
+    out->foreign = client_files_are_needed(link);
     client_link_send(link, &(struct message){.kind = MESSAGE_DESCRIBE});
     rc = client_link_expect_fds(link, MESSAGE_DESCRIPTION, &out->job, fds, &n_fds, err);
     client_link_close(link);
@@ -153,17 +154,32 @@ static int open_model(struct client_run *run, const struct client_attach *attach
     return rc;
 }
 
-/* The daemon holds the directory's lock with its descriptor. A daemon of another user has none: then the lock was the
- * last client's. */
+static bool is_directory(const char *path, int fd)
+{
+    struct stat named, open;
+
+    return stat(path, &named) == 0 && fstat(fd, &open) == 0 && named.st_dev == open.st_dev &&
+           named.st_ino == open.st_ino;
+}
+
+/* The daemon holds the directory's lock with its descriptor. Without checkpoints there, it has none: then the lock was
+ * the last client's. So it is with a daemon of another user, which moreover may name any directory of the caller's, of
+ * which metrics would be cut back and checkpoints removed. */
 static int open_directory(struct client_resume *r, struct client_attach *attach, const char *out,
                           const struct client_watch *watch, struct error *err)
 {
     const char *path = attach->job.description.out;
 
     r->in_place = true;
+    if (attach->foreign && !out)
+        return error_set(err, -EDOM,
+                         "the daemon %.200s is another user's: name the run's directory with --out; it says %s",
+                         client_observer_name(attach->address), path);
     if (attach->output_fd >= 0) {
-        if (out)
+        if (out && !attach->foreign)
             return error_set(err, -EDOM, "--out does not go with --attach: the daemon knows the run's directory");
+        if (out && !is_directory(out, attach->output_fd))
+            return error_set(err, -EINVAL, "--out %.200s is not the directory that the daemon has", out);
         output_path(r->directory, sizeof r->directory, attach->output_fd);
         r->directory_fd = attach->output_fd;
         attach->output_fd = -1;

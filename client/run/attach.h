@@ -21,6 +21,7 @@ struct client_attach {
     struct message job;                         /* DESCRIPTION */
     int data_fd, config_fd, side_fd, output_fd; /* owned; -1: there is none, or it was given on */
     char address[PATH_MAX];                     /* the daemon's directory */
+    bool foreign;                               /* the daemon is another user's */
 };
 
 /* Asks the daemon in->attach for its detached job, over a session of its own. -EDOM: options that do not go with it;
@@ -31,7 +32,8 @@ int client_attach_find(struct client_attach *out, struct client_link *link, cons
 void client_attach_close(struct client_attach *attach); /* safe on one that was zeroed, and twice */
 
 /* Fills in run->resume, run->model and run->asked: the run's directory, record and options. Errors as
- * client_resume_open and client_record_merge. Called by client_run_attach. */
+ * client_resume_open and client_record_merge; -EDOM: a foreign daemon does not say which directory is the run's, so
+ * in->out has to. Called by client_run_attach. */
 int client_attach_open(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
                        const struct client_watch *watch, struct error *err);
 

@@ -278,11 +278,40 @@ TEST(a_members_detached_job_waits_for_them)
     says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 1, "only a client of that user can save it",
          "stop it again");
     says(USERS_MEMBER, true, "eps", ARGV("status", service), 0, "state        detached", "mine");
-    const pid_t heir = users_start(USERS_MEMBER, true, "eps", ARGV("train", "--attach", service));
+    says(USERS_MEMBER, true, "eps", ARGV("train", "--attach", service), 2,
+         "is another user's: name the run's directory with --out; it says ", out);
+    const pid_t heir = users_start(USERS_MEMBER, true, "eps", ARGV("train", "--attach", service, "--out", out));
     processes_await_text(users_log(), "took over job 1 of ");
     says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 0, "", "");
     ck_assert_int_eq(processes_wait(heir), 1);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+/* The daemon has the directory of its owner's job. */
+TEST(root_names_the_directory_of_a_job_to_take_over)
+{
+    const char *const service = users_service(), *const text = processes_text("tiny.txt", 8000),
+                      *const model = processes_config("tiny.json", 1, 2, 16, 32),
+                      *const out = make("theirs", USERS_OWNER), *const other = make("other", USERS_OWNER);
+    const pid_t daemon = users_start_service("--group");
+
+    users_start(USERS_OWNER, true, "eps-worker", ARGV("--connect", service, "--device-mem", "256MiB"));
+    processes_await_workers(service, 1);
+    const pid_t first = users_start(USERS_OWNER, true, "eps",
+                                    ARGV("train", "--model", model, "--data", text, "--out", out, "--steps", "1000000",
+                                         "--batch", "4", "--save-every", "0", "--connect", service));
+    processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
+    kill(first, SIGKILL);
+    processes_wait(first);
+    processes_await_state(service, "detached");
+    says(0, false, "eps", ARGV("train", "--attach", service), 2, "is another user's: name the run's directory", out);
+    says(0, false, "eps", ARGV("train", "--attach", service, "--out", other), 1,
+         "is not the directory that the daemon has", other);
+    const pid_t heir = users_start(0, false, "eps", ARGV("train", "--attach", service, "--out", out));
+    processes_await_text(users_log(), "took over job 1 of ");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(heir), 1);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
 

@@ -435,8 +435,8 @@ TEST(a_members_live_model_is_exported_and_its_run_taken_over)
     free(EPS(USERS_MEMBER, "export", "--connect", users_service(), "--out", live));
     check_touches_nothing(daemon);
     free(EPS(USERS_MEMBER, "eval", "--model", live, "--data", processes_path("text.txt"), "--device-mem", "256MiB"));
-    const pid_t heir =
-        users_start(USERS_MEMBER, true, "eps", (const char *const[]){"train", "--attach", users_service(), NULL});
+    const pid_t heir = users_start(USERS_MEMBER, true, "eps",
+                                   (const char *const[]){"train", "--attach", users_service(), "--out", out, NULL});
     processes_await_text(users_log(), "took over job 1 of ");
     stop(daemon); /* which the heir has saved for */
     ck_assert_int_gt(processes_wait(heir), 0);
