@@ -524,18 +524,22 @@ static int make_named(struct client_run *run, struct error *err)
     const time_t now = time(NULL);
     struct tm local;
     char stamp[32];
+    size_t made;
+    int rc = client_run_make_directories("runs", &run->made, err);
 
     localtime_r(&now, &local);
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-    for (int i = 1; i <= 100; i++) {
+    for (int i = 1; !rc && i <= 100; i++) {
         int used = snprintf(run->directory, sizeof run->directory, "runs/%s-%s", run->model.name, stamp);
         if (i > 1)
             snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
-        int rc = client_run_make_directories(run->directory, &run->made, err);
-        if (rc || run->made)
-            return rc; /* created just now, maybe with its parents */
+        rc = client_run_make_directories(run->directory, &made, err);
+        if (!rc && made > 0) { /* else it is another run's, of the same second */
+            run->made = run->made ? run->made : made;
+            return 0;
+        }
     }
-    return error_set(err, -EEXIST, "%s and -2 to -100 exist already: name a directory with --out", run->directory);
+    return rc ? rc : error_set(err, -EEXIST, "%s and -2 to -100 exist: name a directory with --out", run->directory);
 }
 
 void client_run_keep_directory(struct client_run *run)
@@ -575,9 +579,8 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     if (!rc)
         rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
     if (!rc)
-        /* The previous owner of the lock may have begun a run. */
-        rc = client_run_check_unused(run->directory_fd, run->directory, err);
-    if (rc) { /* it belongs to another run */
+        rc = client_run_check_unused(run->directory_fd, run->directory, err); /* its last owner may have begun one */
+    if (rc) {
         close(run->directory_fd);
         run->directory_fd = -1;
     }
