@@ -80,7 +80,7 @@ int client_derive_open(struct client_derive *d, const struct eps_train_options *
     d->from_fd = d->out_fd = d->to_fd = -1;
     if (!in->resume)
         return error_set(err, -EDOM, "%s changes the model of a checkpoint: name its run by --resume", d->option);
-    if (!in->out)
+    if (!in->out || !*in->out)
         return error_set(err, -EDOM, "%s begins another run, of the changed model: name its directory by --out",
                          d->option);
     int rc = client_resume_open(&d->resume, in, d->watch, err);

@@ -1,5 +1,6 @@
 /* eps_train: what it says of a run's memory, and how options reach the daemon. Plans to the byte: test_plan_train. */
 #include "client/eps.h"
+#include "client/run/derive.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -135,4 +136,16 @@ TEST_EACH(a_worker_without_a_share_is_told, 2)
     ck_assert_uint_eq(t.n_notes, 1);
     ck_assert_str_eq(t.note, _i ? "1 of 3 workers has no share: the minibatch has 2 parts (`parts`)"
                                 : "2 of 3 workers have no share: the minibatch has 1 part (`parts`)");
+}
+
+/* The command refuses an empty name by itself. */
+TEST_EACH(a_model_that_is_changed_needs_a_directory_with_a_name, 2)
+{
+    const struct eps_train_options options = {.resume = "run", .out = _i == 0 ? NULL : ""};
+    struct client_derive derive = {.option = "--grow", .folder = "grown"};
+    struct error err = {""};
+
+    ck_assert_int_eq(client_derive_open(&derive, &options, &err), -EDOM);
+    ck_assert_str_eq(err.text, "--grow begins another run, of the changed model: name its directory by --out");
+    client_derive_close(&derive);
 }
