@@ -261,43 +261,46 @@ static int choose_units(struct replace *r, uint32_t block, const struct safetens
 
 /* ---- which tensor comes from which ---- */
 
-/* The tensor of a program by which the feed-forward layer's units go out: of the linear map whose input is as wide as
- * the layer, as it differs between the old and the new program. -1: none. */
-static int find_out(const struct program *old, const struct program *new)
+/* The linear map of a program by which the feed-forward layer's units go out: its input is as wide as the layer, as it
+ * differs between the old and the new program. NULL: none. */
+static const struct program_operation *find_out(const struct program *old, const struct program *new)
 {
     for (int i = 0; i < new->n_operations; i++) {
         const struct program_operation *op = &new->operations[i];
         if (op->kind == &operation_linear && new->values[op->inputs[0]].columns != old->values[op->inputs[0]].columns)
-            return op->tensor;
+            return op;
     }
-    return -1;
+    return NULL;
 }
 
-/* A layer's tensors, if it has the feed-forward layer: those of another shape get the chosen units. */
+/* A layer's tensors, if it has the feed-forward layer. Its own are those of another shape, which get the chosen units,
+ * and what the map out adds to its result: a bias has no units. */
 static int take_layer(struct replace *r, const struct model_layer *to, const struct model_layer *from,
                       const struct safetensors *file, struct error *err)
 {
     const struct model *old = &r->derive.old, *model = &r->derive.model;
     const struct model_unit *unit = &model->units[model->visits[to->first_visit]],
                             *source = &old->units[old->visits[from->first_visit]];
-    const int out = find_out(&from->program->program, &to->program->program);
+    const struct program_operation *out = find_out(&from->program->program, &to->program->program);
     int rc = 0;
 
-    if (out < 0)
+    if (!out)
         return 0;
-    for (uint32_t p = 0; !rc && p < unit->n_pieces; p++) {
-        const uint32_t t = model->pieces[unit->first_piece + p].tensor, s = old->pieces[source->first_piece + p].tensor;
+    for (int p = 0; !rc && p < (int)unit->n_pieces; p++) {
+        const uint32_t t = model->pieces[unit->first_piece + (uint32_t)p].tensor,
+                       s = old->pieces[source->first_piece + (uint32_t)p].tensor;
         const struct model_tensor *tensor = &model->tensors[t], *old_tensor = &old->tensors[s];
         const bool rows = tensor->shape[0] != old_tensor->shape[0], columns = tensor->shape[1] != old_tensor->shape[1];
-        r->derive.origins[t] = (struct derive_origin){.tensor = s};
+        const bool is_own = rows || columns || (p >= out->tensor && p < out->tensor + out->n_tensors);
+        r->derive.origins[t] = (struct derive_origin){.tensor = s, .without_moments = is_own && r->without_moments};
         if (!rows && !columns)
             continue;
         r->derive.origins[t] = (struct derive_origin){.tensor = s,
                                                       .without_moments = r->without_moments,
                                                       .units = &r->units[to->index],
                                                       .columns = columns,
-                                                      .new_are_zeros = (int)p == out};
-        if ((int)p == out)
+                                                      .new_are_zeros = p == out->tensor};
+        if (p == out->tensor)
             rc = choose_units(r, to->index, file, s, columns, err);
     }
     return rc;
