@@ -395,6 +395,8 @@ static int write_moments(struct client_derive *d, const struct safetensors *from
     (void)data;
     if (rc)
         return rc;
+    for (size_t i = 0; i < from->n_entries; i++)
+        d->leaves_norms |= strncmp(from->entries[i].name, CHECKPOINT_NORMS, strlen(CHECKPOINT_NORMS)) == 0;
     rc = open_tensors(&to, d, CHECKPOINT_MOMENTS, &layout, err);
     if (!rc)
         rc = write_updates(d, &to, layout.offsets[0], from, err);
@@ -529,6 +531,14 @@ int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const
     if (!rc)
         rc = make_output(d, in->out, directory, err);
     return rc ? rc : write_all(d, err);
+}
+
+void client_derive_say(struct error *note, const struct client_derive *d)
+{
+    *note = d->resume.note;
+    if (d->leaves_norms)
+        error_append(note, "%s%s leaves behind the norms of gradients that the run remembered: they begin at 0",
+                     note->text[0] ? "; " : "", d->option);
 }
 
 void client_derive_close(struct client_derive *d)

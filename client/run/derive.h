@@ -45,6 +45,7 @@ struct client_derive {
     struct derive_origin *origins; /* (model.n_tensors) */
     char *chunk, *old_chunk;       /* (DERIVE_CHUNK) */
     struct checkpoint checkpoint;
+    bool leaves_norms; /* the source has norms that the run remembered */
 };
 
 enum { DERIVE_CHUNK = 4 << 20 /* bytes; holds a row of any matrix */ };
@@ -71,6 +72,9 @@ int client_derive_read(struct client_derive *d, const char *name,
  * -EINVAL, -EINTR, -errno with a sentence; the checkpoint is there whole or not at all. */
 int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const struct eps_train_options *in,
                         struct error *err);
+
+/* What the user is to know, of the checkpoints (client_resume_open) and of what was left behind; or empty. */
+void client_derive_say(struct error *note, const struct client_derive *d);
 
 void client_derive_close(struct client_derive *d);
 

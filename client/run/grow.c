@@ -121,7 +121,6 @@ int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const 
     struct grow g = {.derive = {.option = "--grow", .folder = "grown", .watch = watch}};
     int rc = client_derive_open(&g.derive, in, err);
 
-    *note = g.derive.resume.note;
     if (!rc)
         rc = read_option(&g, in->grow, err);
     if (!rc)
@@ -130,6 +129,7 @@ int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const 
         rc = find_origins(&g, err);
     if (!rc)
         rc = client_derive_write(grown, &g.derive, in, err);
+    client_derive_say(note, &g.derive);
     client_derive_close(&g.derive);
     return rc;
 }

@@ -338,13 +338,13 @@ int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, 
     struct replace r = {.derive = {.option = "--replace", .folder = "replaced", .watch = watch}};
     int rc = client_derive_open(&r.derive, in, err);
 
-    *note = r.derive.resume.note;
     if (!rc)
         rc = open_models(&r, in->replace, err);
     if (!rc)
         rc = client_derive_read(&r.derive, CHECKPOINT_WEIGHTS, find_origins, &r, err);
     if (!rc)
         rc = client_derive_write(replaced, &r.derive, in, err);
+    client_derive_say(note, &r.derive);
     client_derive_close(&r.derive);
     for (uint32_t b = 0; b < r.n_blocks; b++) {
         free(r.units ? r.units[b].kept : NULL);

@@ -271,6 +271,22 @@ TEST(a_widened_model_computes_what_it_did)
     ck_assert_double_eq_tol(loss_of("wide/replaced/step-3"), before, 1e-6 * before);
 }
 
+TEST_EACH(who_remembered_norms_is_told_that_they_are_left_behind, 2)
+{
+    const char *const option = _i == 0 ? "--grow 1" : "--replace 1=24";
+    char resume[120];
+
+    processes_config_with("relu.json", 2, 4, 32, 32, "\"activation_function\": \"relu\"");
+    processes_text("few.txt", 400); /* read several times */
+    snprintf(resume, sizeof resume, "eps train --resume norms-%d %s --steps 9 --out left-%d", _i, option, _i);
+    expect(print("eps train --model relu.json --data few.txt --batch 4 --seq 16 --device cpu --approximate wta=0.3 "
+                 "--steps 8 --out norms-%d",
+                 _i),
+           0, "norms of gradients are remembered");
+    expect(resume, 0, print("%.*s leaves behind the norms of gradients", (int)strcspn(option, " "), option));
+    expect(print("! eps train --resume gpt2 %s --steps 4 --out none-%d 2>&1 | grep norms", option, _i), 0);
+}
+
 /* At any budget, stopped and resumed: the same bits. */
 TEST(a_replaced_run_is_a_run_like_another)
 {
