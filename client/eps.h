@@ -453,7 +453,8 @@ struct eps_up_options eps_up_defaults(void);
 /* Starts a shared daemon and its workers, and returns when the daemon has ended, and its workers with it: by eps_stop,
  * a signal, or should_stop. A worker that is lost is started again, after a pause; one that was drained is not. All of
  * them end if the caller is killed. Their lines go to the caller's standard error. Events may be NULL, and each of its
- * callbacks. -EDOM: epsd or eps-worker refused its options; -EIO: the daemon failed. */
+ * callbacks. -EDOM: epsd or eps-worker refused its options; -EIO: the daemon failed, or, where the caller ignores
+ * SIGCHLD or waits for any child, has ended in whatever way. */
 int eps_up(const struct eps_up_options *options, const struct eps_up_events *events, void *user,
            struct eps_error *error);
 

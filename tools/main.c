@@ -158,6 +158,7 @@ int main(int argc, char **argv)
     if (!check_limits())
         return 1;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then acts like a full disk */
+    signal(SIGCHLD, SIG_DFL); /* who starts this program may ignore it: children's statuses are then lost */
     setlocale(LC_CTYPE, "");  /* for the width of characters; numbers stay in the C locale */
     const int status = dispatch(argc, argv);
 

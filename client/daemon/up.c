@@ -158,10 +158,16 @@ static void note(struct up *up, const struct error *sentence)
         client_tell(up->events->on_note, up->user, sentence->text);
 }
 
+/* Of a child that has ended, whose status somebody else has: the kernel, as SIGCHLD is ignored, or another wait in this
+ * process. It is neither an exit's nor a signal's. */
+enum { STATUS_UNKNOWN = -1 };
+
 /* "was killed by signal 9 (Killed)" or "ended with status 1". */
 static const char *describe_end(char out[80], int status)
 {
-    if (WIFSIGNALED(status))
+    if (status == STATUS_UNKNOWN)
+        snprintf(out, 80, "ended, and its status is not known (is SIGCHLD ignored?)");
+    else if (WIFSIGNALED(status))
         snprintf(out, 80, "was killed by signal %d (%.40s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         snprintf(out, 80, "ended with status %d", WEXITSTATUS(status));
@@ -196,11 +202,15 @@ static int on_worker_ended(struct up *up, uint32_t i, int status, struct error *
     return 0;
 }
 
-/* The status of a child that has ended, and true. */
+/* The status of a child that has ended, and true. Who has ended may be no child any more. */
 static bool reap(struct up_child *child, int *status)
 {
-    if (!child->pid || waitpid(child->pid, status, WNOHANG) != child->pid)
+    const pid_t ended = child->pid ? waitpid(child->pid, status, WNOHANG) : 0;
+
+    if (ended == 0 || (ended < 0 && errno != ECHILD))
         return false;
+    if (ended < 0)
+        *status = STATUS_UNKNOWN;
     child->pid = 0;
     child->ready = false;
     return true;

@@ -108,6 +108,17 @@ TEST(nobody_is_left_when_it_is_killed)
     processes_await_nobody();
 }
 
+static void note_up(void *user, const char *address, uint32_t n_workers)
+{
+    (void)address, (void)n_workers;
+    *(bool *)user = true;
+}
+
+static int ask_up(void *user)
+{
+    return *(const bool *)user;
+}
+
 static const struct refusal refusals[] = {
     {"eps up", 2, "eps up: the daemon's NAME is missing", NULL},
     {"eps up lab --workers 0", 2, "eps up: --workers '0': a whole number from 1 to 64 is needed", NULL},
@@ -130,6 +141,28 @@ TEST(the_library_starts_no_more_workers_either)
 
     ck_assert_int_eq(eps_up(&options, NULL, NULL, &error), -EDOM);
     ck_assert_str_eq(error.text, "workers 65: from 1 to 64");
+}
+
+/* As whoever starts it may: the command does not, and a program of one's own sees at least that all have ended. */
+TEST(children_that_are_ignored_are_seen_to_end)
+{
+    const pid_t up = start("exec env --ignore-signal=CHLD eps up lab" WORKER);
+
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(up), 0);
+    const pid_t program = fork();
+    ck_assert_int_ge(program, 0);
+    if (program == 0) {
+        const struct eps_up_options options = {.name = "lab", .workers = 1, .device = "cpu", .programs = BIN_DIR};
+        bool is_up = false;
+        struct eps_error error;
+        signal(SIGCHLD, SIG_IGN);
+        const int rc =
+            eps_up(&options, &(const struct eps_up_events){.on_up = note_up, .should_stop = ask_up}, &is_up, &error);
+        _exit(rc == -EIO && strstr(error.text, "the daemon (epsd) ended, and its status is not known") ? 0 : 1);
+    }
+    ck_assert_int_eq(processes_wait(program), 0);
+    ck_assert(processes_nobody());
 }
 
 /* They say it themselves; all end. */
