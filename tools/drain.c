@@ -37,6 +37,7 @@ static void on_worker(void *user, const struct eps_worker *worker)
     presence->there |= worker->id == presence->worker;
 }
 
+/* The worker has left, too, if its daemon has ended meanwhile. */
 static int wait_for_end(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
 {
     struct presence presence = {.worker = worker, .there = true};
@@ -48,7 +49,7 @@ static int wait_for_end(struct eps_observer *observer, uint32_t worker, struct e
         if (!rc && presence.there)
             rc = eps_observer_wait(observer, AGAIN_MS, error);
     }
-    return rc;
+    return rc == -EIO ? 0 : rc;
 }
 
 static int drain(const char *address, uint32_t worker, bool json, struct stopping *stopping, struct eps_error *error)
