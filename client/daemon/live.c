@@ -143,12 +143,13 @@ static int look_page(struct eps_observer *observer, uint32_t first, uint32_t *n_
     *n_all = m.units_reply.n_units;
     if (m.units_reply.first != first || m.units_reply.n > *n_all || first > *n_all - m.units_reply.n)
         return error_set(err, -EPROTO, "the daemon sent its units out of order");
-    if (*n_all > observer->n_units) {
-        struct eps_unit *units = realloc(observer->units, *n_all * sizeof *units);
+    const size_t end = (size_t)first + m.units_reply.n;
+    if (end > observer->n_units) { /* room for what has come, not for what is promised */
+        struct eps_unit *units = realloc(observer->units, 2 * end * sizeof *units);
         if (!units)
             return error_memory(err);
         observer->units = units;
-        observer->n_units = *n_all;
+        observer->n_units = 2 * end;
     }
     for (uint32_t i = 0; i < m.units_reply.n; i++)
         observer->units[first + i] =

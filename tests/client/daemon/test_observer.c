@@ -216,6 +216,34 @@ TEST(a_step_that_waits_is_told_of_once)
                             "step 6 waits for a worker: attach one with eps-worker --connect lab\n");
 }
 
+/* Two pages, the second of one unit; until then it speaks of more than there is memory for. */
+static void promise_units(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct message reply = {.kind = MESSAGE_UNITS_REPLY, .units_reply = {.first = m->units.first}};
+
+    (void)fds, (void)n_fds;
+    reply.units_reply.n = m->units.first == 0 ? MESSAGE_PAGE_UNITS : 1;
+    reply.units_reply.n_units = m->units.first == 0 ? UINT32_MAX : MESSAGE_PAGE_UNITS + 1;
+    reply.units_reply.version = 7;
+    if (m->kind == MESSAGE_UNITS)
+        session_send(s, &reply);
+}
+
+TEST(a_promise_of_units_takes_no_memory)
+{
+    const struct eps_unit *units;
+    struct eps_observer *observer;
+    struct eps_error error = {""};
+    size_t n = 0;
+
+    play("lab", promise_units);
+    ck_assert_msg(eps_observer_open(&observer, "lab", NULL, NULL, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_observer_units(observer, &units, &n, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(n, MESSAGE_PAGE_UNITS + 1);
+    ck_assert_uint_eq(units[MESSAGE_PAGE_UNITS].version, 7);
+    eps_observer_close(observer);
+}
+
 /* SAVED overtakes the answer to a question that was asked meanwhile. */
 static void save_before_answering(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
