@@ -88,6 +88,8 @@ static bool names(const char *text, const char *word, bool member)
     return false;
 }
 
+enum { MOST_KNOWN = 1000 }; /* names whose answer is kept: data may have any number of keys */
+
 static bool any_names(struct client_keys *keys, const char *word, bool member)
 {
     char memo[80];
@@ -103,7 +105,8 @@ static bool any_names(struct client_keys *keys, const char *word, bool member)
     if (known)
         return json_is_true(known);
     json_array_foreach(keys->texts, i, text) found |= names(json_string_value(text), word, member);
-    json_object_set_new(keys->known, memo, json_boolean(found));
+    if (json_object_size(keys->known) < MOST_KNOWN)
+        json_object_set_new(keys->known, memo, json_boolean(found));
     return found;
 }
 

@@ -5,9 +5,11 @@
 #include "tests/kit/test.h"
 
 #include "client/rows/documents.h"
+#include "client/rows/keys.h"
 #include "client/text/conversation.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -210,4 +212,25 @@ TEST(a_file_s_keys_are_told_in_a_sentence)
     client_unread_tell(&data, "--data", add_sentence, all);
     ck_assert_holds(all, "the key \"k0\" of 1 line", " and others are not read\n");
     client_unread_free(&file.unread);
+}
+
+/* Of 20,000, each of which would take 100 bytes; a sanitizer's memory is not counted. */
+TEST(keys_without_end_take_no_memory)
+{
+    struct client_unread unread = {.n = 0};
+    struct client_keys *keys;
+    char name[16];
+
+    ck_assert_int_eq(client_keys_open(&keys, NULL, NULL), 0);
+    const size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < 20000; i++) {
+        snprintf(name, sizeof name, "k%d", i);
+        json_t *line = json_pack("{s:[{s:s, s:s, s:i}]}", "messages", "role", "user", "content", "one", name, 1);
+        client_keys_count(&unread, keys, line, (uint64_t)i);
+        json_decref(line);
+    }
+    ck_assert(unread.n == CLIENT_UNREAD_MOST && unread.more);
+    client_unread_free(&unread);
+    ck_assert_uint_lt(mallinfo2().uordblks, before + 400000);
+    client_keys_close(keys);
 }
