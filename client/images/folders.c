@@ -12,6 +12,7 @@ enum { MOST_DEPTH = 8 }; /* folders in a class folder; a link may make a circle 
 
 struct folder {
     struct client_images *images;
+    const struct client_watch *watch;
     const char *top; /* path of the directory of all classes */
     uint32_t file, label;
 };
@@ -63,12 +64,12 @@ static int add_folder(const struct folder *f, const char *path, unsigned depth, 
     const int top = f->images->data->files[f->file].fd;
     struct dirent **entries = NULL;
     const int n = depth > MOST_DEPTH ? 0 : client_data_scan(&entries, top, path);
-    int rc = 0;
+    int rc = client_watch_ask(f->watch, err);
 
-    if (depth > MOST_DEPTH)
+    if (!rc && depth > MOST_DEPTH)
         rc = error_set(err, -EINVAL, "%s/%s: folders in it are more than %d deep: is one a link to another?", f->top,
                        path, MOST_DEPTH);
-    if (n < 0)
+    if (!rc && n < 0)
         rc = error_set(err, -errno, "%s/%s: %s", f->top, path, strerror(errno));
     for (int i = 0; i < n; i++) {
         char *at = NULL;
@@ -130,15 +131,13 @@ int client_images_add_folders(struct client_images *images, uint32_t file, const
                               struct error *err)
 {
     const struct client_data_file *from = &images->data->files[file];
-    struct folder folder = {.images = images, .top = from->path, .file = file};
+    struct folder folder = {.images = images, .watch = rules->watch, .top = from->path, .file = file};
     struct dirent **entries = NULL;
     const int n = client_data_scan(&entries, from->fd, ".");
     int rc = n < 0 ? error_set(err, -errno, "%s: %s", from->path, strerror(errno))
                    : refuse_parts(from->path, entries, n, err);
 
     for (int i = 0; i < n; i++) {
-        if (!rc)
-            rc = client_watch_ask(rules->watch, err);
         if (!rc && is_directory(from->fd, entries[i]->d_name))
             rc = add_class(&folder, entries[i]->d_name, rules, err);
         else if (!rc)

@@ -383,6 +383,32 @@ TEST(folders_without_images_or_with_broken_ones_are_refused)
     refuse(processes_path("f"), -EINVAL, "its label 'none' is no class");
 }
 
+static int ask_nine_times(void *data, struct error *err)
+{
+    return ++*(unsigned *)data < 9 ? 0 : error_set(err, -EINTR, "enough");
+}
+
+/* Links make ever more folders of a few: here 3 and 9. */
+TEST(the_watch_ends_the_reading_of_folders_within_a_class)
+{
+    struct opened o = {.images = {.n = 0}};
+    unsigned n_asked = 0;
+    const struct client_watch watch = {.ask = ask_nine_times, .data = &n_asked};
+    const struct client_images_rules rules = {.classes = {find_class, &o.classes}, .n_threads = 1, .watch = &watch};
+    struct error err = {""};
+
+    make("w"), make("w/cat"), make("w/cat/one"), make("w/cat/one/two");
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(symlink("one", processes_path(print("w/cat/link-%d", i))), 0);
+        ck_assert_int_eq(symlink("two", processes_path(print("w/cat/one/link-%d", i))), 0);
+    }
+    const char *const path = processes_path("w");
+    ck_assert_int_eq(client_data_open_images(&o.data, &path, 1, &err), 0);
+    ck_assert_int_eq(client_images_read(&o.images, &o.data, &rules, &err), -EINTR);
+    ck_assert_str_eq(err.text, "enough");
+    shut(&o);
+}
+
 TEST(names_that_are_no_images_are_refused)
 {
     make("empty"), make("parts"), make("parts/train"), make("parts/val");
