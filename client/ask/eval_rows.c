@@ -117,6 +117,18 @@ static int evaluate(struct eval_rows *e, double *loss, uint64_t *n_rows, struct 
     return rc ? rc : client_job_close(&e->job, err);
 }
 
+/* A row without a label adds nothing to the loss, in which others would have shown it. */
+static int check_logits(const float *logits, uint32_t n, uint64_t row, struct error *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!isfinite(logits[i]))
+            return error_set(err, -EINVAL,
+                             "the model's answer to row %" PRIu64
+                             " is %s: its weights are damaged, or its training has diverged",
+                             row, isnan(logits[i]) ? "not a number" : "infinite");
+    return 0;
+}
+
 /* Softmax of a row's logits. */
 static void find_probabilities(double *out, const float *logits, uint32_t n)
 {
@@ -145,6 +157,8 @@ static int predict(struct eval_rows *e, struct error *err)
     for (uint64_t row = 0; !rc && row < n; row++) {
         const float *logits = source->logits + places[row] * n_labels;
         struct eps_prediction prediction = {.row = row, .number = NAN};
+        if ((rc = check_logits(logits, n_labels, row, err)) != 0)
+            break;
         if (numbers) {
             prediction.number = (double)logits[0];
         } else {

@@ -91,6 +91,13 @@ TEST(a_classifier_is_trained_measured_and_used)
            "62 predictions in plain.out");
     ck_assert_ptr_null(strstr(command_out(), "loss"));
     expect("cmp all.tsv plain.out", 0);
+    /* Without labels, no loss shows it: the last class's weights become the largest numbers. */
+    expect("cp -rL run/latest damaged && rm damaged/training.json && for i in $(seq 32); do printf "
+           "'\\377\\377\\177\\177'; done | dd of=damaged/model.safetensors bs=1 "
+           "seek=$(($(stat -c %s damaged/model.safetensors) - 128)) conv=notrunc",
+           0);
+    expect("eps eval --model damaged --data plain.tsv --predictions damaged.out " MACHINE, 1,
+           "the model's answer to row 0 is infinite: its weights are damaged");
     expect("eps eval --model run --data absent.tsv --predictions plain.out " MACHINE, 1, "absent.tsv");
     expect("cmp all.tsv plain.out", 0); /* what is refused leaves the file */
     expect("eps eval --model run --data train.tsv " MACHINE, 0, "per row over 62 rows", "accuracy ", ", matthews ");
