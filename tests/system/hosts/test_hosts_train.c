@@ -22,8 +22,7 @@ static const struct {
 } settings[] = {
     {3,
      2,
-     {RUN
-      " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --master none --save-every 1", /* uneven
+     {RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --master none --save-every 1", /* uneven
                                                                                                           * shares */
       RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16",
       SAMPLED " --steps 6 --batch 10 --parts 5 --optimizer adamw --precision bf16 --grad-dtype bf16",
