@@ -41,7 +41,8 @@ TEST_EACH(zero_writes_its_elements_alone, 5)
 TEST_EACH(rounding_writes_over_what_it_has_read, 2 * 3 * 5 * 3)
 {
     static const size_t sizes[] = {1, 1024, 1025, 3000, 60000};
-    enum { ONTO, BEFORE, BEHIND } place = _i / 15 % 3;
+    enum { ONTO, BEFORE, BEHIND };
+    const int place = _i / 15 % 3;
     const enum number_type type = _i / 45 ? NUMBER_FP16 : NUMBER_BF16;
     const size_t n = sizes[_i / 3 % 5], whole = (n + 1) / 2 * sizeof(float);
     const size_t near = backend_get()->plan->rounding_bytes ? 256 : 0;
