@@ -5,6 +5,7 @@
 #include "client/model/file.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/weights.h"
 #include "proto/wire/message.h"
 

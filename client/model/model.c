@@ -10,6 +10,7 @@
 #include "client/model/untie.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/model_files.h"
 #include "proto/model/weights.h"
 

@@ -4,6 +4,7 @@
 #include "client/model/shards.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/weights.h"
 
 #include <stdlib.h>

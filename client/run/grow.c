@@ -3,6 +3,7 @@
 #include "client/run/derive.h"
 #include "proto/model/config_lists.h"
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -6,6 +6,7 @@
 #include "client/model/file.h"
 #include "client/run/derive.h"
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/wrapper.h"
 #include "proto/operation/operation.h"
 

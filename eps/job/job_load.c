@@ -5,6 +5,7 @@
 #include "eps/store/rewire.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
+#include "proto/model/safetensors.h"
 #include "proto/plan/memory/files.h"
 #include "proto/wire/training_text.h"
 

@@ -8,6 +8,7 @@
 #include "eps/save/capture.h"
 
 #include "proto/model/checkpoint_layout.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"

@@ -55,6 +55,9 @@
 
 #include <stdbool.h>
 
+struct file;
+struct reserve;
+
 /* eps/store/norms.h */
 struct norms {
     uint32_t n_entries, batch, seq, part_rows;

@@ -3,13 +3,15 @@
 #include "proto/model/model_internal.h"
 #include "proto/operation/call/dynamic_conv.h"
 
-int config_read_kernels(struct dynamic_conv_kernels *out, const char *key, const json_t *value, struct error *err)
+#include <jansson.h>
+
+int config_read_kernels(struct config_kernels *out, const char *key, const json_t *value, struct error *err)
 {
     size_t i;
     json_t *item;
 
-    *out = (struct dynamic_conv_kernels){0};
-    if (!json_is_array(value) || json_array_size(value) > DYNAMIC_CONV_BLOCKS)
+    *out = (struct config_kernels){0};
+    if (!json_is_array(value) || json_array_size(value) > CONFIG_KERNELS)
         return model_config_refuse(err, key, value,
                                    "it must be a list with a whole number for each block, of at most 256");
     json_array_foreach(value, i, item)

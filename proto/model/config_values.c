@@ -73,15 +73,15 @@ static int read_word(int *out, const struct family_key *key, const json_t *value
     return model_config_refuse(err, key->name, value, accepted);
 }
 
-static int read_layers(struct decoder_layers *out, const struct family_key *key, const json_t *value, struct error *err)
+static int read_layers(struct config_layers *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     size_t i;
     json_t *item;
 
-    *out = (struct decoder_layers){0};
+    *out = (struct config_layers){0};
     if (json_is_null(value))
         return 0;
-    if (!json_is_array(value) || json_array_size(value) > DECODER_MOST_LAYERS)
+    if (!json_is_array(value) || json_array_size(value) > CONFIG_LAYERS)
         return model_config_refuse(err, key->name, value, "it must be a list with an entry for each block");
     out->n = (uint32_t)json_array_size(value);
     json_array_foreach(value, i, item)
@@ -91,21 +91,21 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
         if (rc)
             return rc;
         if (word)
-            decoder_layers_add(out, i);
+            config_layers_add(out, i);
     }
     return 0;
 }
 
-void config_repeat_layers(struct decoder_layers *layers, uint32_t n)
+void config_repeat_layers(struct config_layers *layers, uint32_t n)
 {
-    const struct decoder_layers listed = *layers;
+    const struct config_layers listed = *layers;
 
     if (listed.n == 0)
         return;
-    *layers = (struct decoder_layers){.n = n};
-    for (uint32_t i = 0; i < n && i < DECODER_MOST_LAYERS; i++)
+    *layers = (struct config_layers){.n = n};
+    for (uint32_t i = 0; i < n && i < CONFIG_LAYERS; i++)
         if (listed.set[i % listed.n / 64] >> i % listed.n % 64 & 1)
-            decoder_layers_add(layers, i);
+            config_layers_add(layers, i);
 }
 
 int config_read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)

@@ -11,7 +11,7 @@ const char *const decoder_kinds[] = {"full_attention", "sliding_attention", NULL
 
 void decoder_complete(struct model_config *c)
 {
-    struct decoder_config *d = &c->decoder;
+    struct decoder_config *d = decoder_edit(c);
 
     if (d->n_kv_heads == 0)
         d->n_kv_heads = c->n_heads;
@@ -29,25 +29,27 @@ void decoder_complete(struct model_config *c)
 
 void decoder_slide(struct model_config *c, uint32_t first, uint32_t pattern)
 {
-    struct decoder_layers *sliding = &c->decoder.sliding;
+    struct config_layers *sliding = &decoder_edit(c)->sliding;
 
-    for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < DECODER_MOST_LAYERS; i++)
+    for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
         if (pattern == 0 || (i + 1) % pattern != 0)
-            decoder_layers_add(sliding, i);
+            config_layers_add(sliding, i);
 }
 
 void decoder_complete_qwen(struct model_config *c)
 {
-    if (!c->decoder.slides)
-        c->decoder.window = 0;
-    if (c->decoder.window > 0)
-        decoder_slide(c, c->decoder.n_full, 0);
+    struct decoder_config *d = decoder_edit(c);
+
+    if (!d->slides)
+        d->window = 0;
+    if (d->window > 0)
+        decoder_slide(c, d->n_full, 0);
     decoder_complete(c);
 }
 
 uint32_t decoder_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return c->decoder.sliding.set[index / 64] >> index % 64 & 1;
+    return decoder_of(c)->sliding.set[index / 64] >> index % 64 & 1;
 }
 
 float decoder_embedding_scale(const struct model_config *c)
@@ -74,7 +76,7 @@ static int check_rope(const struct decoder_rope *rope, struct error *err)
 
 int decoder_check(const struct model_config *c, struct error *err)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
 
     if (c->n_heads % d->n_kv_heads != 0)
         return error_set(err, -EINVAL,
@@ -88,7 +90,7 @@ int decoder_check(const struct model_config *c, struct error *err)
     if (d->sliding.n > 0 && d->sliding.n != c->n_layers)
         return error_set(err, -EINVAL, "layer_types has %u entries: num_hidden_layers is %u", d->sliding.n,
                          c->n_layers);
-    for (uint32_t i = 0; d->window == 0 && i < c->n_layers && i < DECODER_MOST_LAYERS; i++)
+    for (uint32_t i = 0; d->window == 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
         if (decoder_kind_of_block(c, i))
             return error_set(err, -EINVAL, "layer_types has sliding_attention, but sliding_window is null or not used");
     const int rc = check_rope(&d->rope, err);
@@ -114,7 +116,7 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t 
 static void write_block(struct program *p, const struct model_config *c, uint32_t window,
                         const struct decoder_rope *of_rope)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
     const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true, .offset = d->norm_offset};
     const struct program_linear_options
@@ -163,19 +165,19 @@ static void write_block(struct program *p, const struct model_config *c, uint32_
 
 void decoder_write_block(struct program *p, const struct model_config *c)
 {
-    write_block(p, c, 0, &c->decoder.rope);
+    write_block(p, c, 0, &decoder_of(c)->rope);
 }
 
 void decoder_write_sliding_block(struct program *p, const struct model_config *c)
 {
-    write_block(p, c, c->decoder.window, &c->decoder.sliding_rope);
+    write_block(p, c, decoder_of(c)->window, &decoder_of(c)->sliding_rope);
 }
 
 void decoder_write_norm(struct program *p, const struct model_config *c)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon,
                                               .rms = true,
-                                              .offset = c->decoder.norm_offset};
+                                              .offset = decoder_of(c)->norm_offset};
 
     program_end(p, program_norm(p, program_begin(p, c->width), "norm", &norm));
 }

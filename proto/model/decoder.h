@@ -2,8 +2,10 @@
 #ifndef PROTO_MODEL_DECODER_H
 #define PROTO_MODEL_DECODER_H
 
+#include "proto/model/config_lists.h"
+#include "proto/model/model_config.h"
+
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* How the frequencies of rotary positions are changed for longer texts. */
@@ -12,19 +14,6 @@ enum decoder_scaling {
     DECODER_LINEAR, /* all divided by `factor` */
     DECODER_LLAMA3, /* low ones divided, high ones kept, others interpolated. Grattafiori et al., arXiv:2407.21783 */
 };
-
-enum { DECODER_MOST_LAYERS = 4096 };
-
-/* The set of blocks of the second kind. */
-struct decoder_layers {
-    uint32_t n;                             /* blocks that the file lists; 0: it lists none */
-    uint64_t set[DECODER_MOST_LAYERS / 64]; /* bit i % 64 of element i / 64: block i */
-};
-
-static inline void decoder_layers_add(struct decoder_layers *layers, size_t block)
-{
-    layers->set[block / 64] |= UINT64_C(1) << block % 64;
-}
 
 /* The numbers of config.json that GPT-2 does not have. */
 struct decoder_config {
@@ -44,7 +33,7 @@ struct decoder_config {
         uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */
     } rope;
     /* Blocks of two kinds: queries of sliding ones see the window, those of the others all keys before them. */
-    struct decoder_layers sliding;
+    struct config_layers sliding;
     /* If the file lists no kinds, these blocks slide: */
     bool slides;                      /* Qwen: the window is used at all */
     uint32_t n_full;                  /* Qwen: all but the first n_full blocks */
@@ -54,5 +43,17 @@ struct decoder_config {
     uint32_t score_width;             /* scores are divided by its square root; 0 in the file: head_width */
     float logit_cap;                  /* bound of the head's logits; 0: none */
 };
+MODEL_OWN_HOLDS(struct decoder_config);
+
+/* Of a config of these families, or of one whose own numbers begin with these. */
+static inline const struct decoder_config *decoder_of(const struct model_config *config)
+{
+    return (const void *)config->own.bytes;
+}
+
+static inline struct decoder_config *decoder_edit(struct model_config *config)
+{
+    return (void *)config->own.bytes;
+}
 
 #endif

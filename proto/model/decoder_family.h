@@ -5,6 +5,7 @@
 #ifndef PROTO_MODEL_DECODER_FAMILY_H
 #define PROTO_MODEL_DECODER_FAMILY_H
 
+#include "proto/model/decoder.h"
 #include "proto/model/family.h"
 
 /* Frequencies of n rotated columns (n / 2), in radians a position. */
@@ -43,14 +44,15 @@ extern const struct family_layer decoder_layers[];
  * positions, which are one object, or in older files a base and an object that scales it. */
 #define DECODER_KEYS(hidden_act)                                                                                       \
     FAMILY_KEYS(hidden_act),                                                                                           \
-        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.n_kv_heads), .most = 65536},         \
-        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.head_width), .most = 1024},                     \
+        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, n_kv_heads),         \
+         .most = 65536},                                                                                               \
+        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, head_width), .most = 1024},     \
         {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .most = 1 << 24},                  \
         {"rms_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                     \
-        {"attention_dropout", FAMILY_REAL, .offset = FAMILY_AT(decoder.dropout_attention),                             \
+        {"attention_dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, dropout_attention),             \
          .range = FAMILY_PROBABILITY},                                                                                 \
     {                                                                                                                  \
-        "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.rope.base)                                              \
+        "rope_theta", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, rope.base)                              \
     }
 
 #define DECODER_ROPE_KEYS                                                                                              \
@@ -60,18 +62,21 @@ extern const struct family_layer decoder_layers[];
     }
 
 #define DECODER_ROPE_KEYS_OF(object, member)                                                                           \
-    {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},              \
+    {object "type", FAMILY_WORD, .offset = FAMILY_OWN(struct decoder_config, member.scaling),                          \
+     .words = decoder_scalings},                                                                                       \
         DECODER_ROPE_NUMBERS_OF(object, member)
 
 /* Keys of an object of rotary positions, without "type", the old name of rope_type. */
 #define DECODER_ROPE_NUMBERS_OF(object, member)                                                                        \
-    {object "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.base)},                                      \
-        {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \
-        {object "factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.factor)},                                    \
-        {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.low)},                              \
-        {object "high_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.high)},                            \
+    {object "rope_theta", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.base)},                      \
+        {object "rope_type", FAMILY_WORD, .offset = FAMILY_OWN(struct decoder_config, member.scaling),                 \
+         .words = decoder_scalings},                                                                                   \
+        {object "factor", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.factor)},                    \
+        {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.low)},              \
+        {object "high_freq_factor", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.high)},            \
     {                                                                                                                  \
-        object "original_max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(decoder.member.n_trained)         \
+        object "original_max_position_embeddings", FAMILY_COUNT,                                                       \
+            .offset = FAMILY_OWN(struct decoder_config, member.n_trained)                                              \
     }
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
@@ -79,11 +84,11 @@ extern const char *const decoder_kinds[];    /* of blocks: full_attention, slidi
 
 /* Lines for a Qwen's list of keys. */
 #define DECODER_QWEN_KEYS                                                                                              \
-    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},                                     \
-        {"use_sliding_window", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.slides)},                                    \
-        {"max_window_layers", FAMILY_COUNT, .offset = FAMILY_AT(decoder.n_full)},                                      \
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, window)},                     \
+        {"use_sliding_window", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, slides)},                    \
+        {"max_window_layers", FAMILY_COUNT, .offset = FAMILY_OWN(struct decoder_config, n_full)},                      \
     {                                                                                                                  \
-        "layer_types", FAMILY_LAYERS, .offset = FAMILY_AT(decoder.sliding), .words = decoder_kinds                     \
+        "layer_types", FAMILY_LAYERS, .offset = FAMILY_OWN(struct decoder_config, sliding), .words = decoder_kinds     \
     }
 
 #endif

@@ -3,26 +3,30 @@
 #ifndef PROTO_MODEL_DYNAMIC_CONV_H
 #define PROTO_MODEL_DYNAMIC_CONV_H
 
+#include "proto/model/config_lists.h"
+#include "proto/model/model_config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Most blocks of a stack, and most different kernels in it: each is a kind of block, with a program of its own. */
-enum { DYNAMIC_CONV_BLOCKS = 256, DYNAMIC_CONV_KINDS = 4 };
-
-/* Taps of the filters in each block of a stack. */
-struct dynamic_conv_kernels {
-    uint32_t n;
-    uint8_t taps[DYNAMIC_CONV_BLOCKS]; /* (n) */
-};
+/* Most different kernels in a stack: each is a kind of block, with a program of its own. */
+enum { DYNAMIC_CONV_KINDS = 4 };
 
 /* The numbers of config.json that only this family has. */
 struct dynamic_conv_config {
     uint32_t n_encoder, n_decoder; /* blocks of each */
-    struct dynamic_conv_kernels encoder, decoder;
+    struct config_kernels encoder, decoder;
     bool gated; /* the map before a convolution is twice as wide, for a gated linear unit */
     bool is_encoder_decoder;
     float dropout, attention_dropout, activation_dropout; /* in [0, 1) */
     float weight_dropout;                                 /* of filters */
 };
+MODEL_OWN_HOLDS(struct dynamic_conv_config);
+
+/* Of a config of this family. */
+static inline const struct dynamic_conv_config *dynamic_conv_of(const struct model_config *config)
+{
+    return (const void *)config->own.bytes;
+}
 
 #endif

@@ -13,7 +13,7 @@ const char *const encoder_unsupported[] = {"add_cross_attention", "cross_attenti
 
 void encoder_complete(struct model_config *c, uint32_t row)
 {
-    struct encoder_config *e = &c->encoder;
+    struct encoder_config *e = encoder_edit(c);
 
     e->first_row = row < e->n_rows ? row : e->n_rows;
     c->n_positions = e->n_rows - e->first_row;
@@ -30,8 +30,8 @@ int encoder_check(const struct model_config *c, struct error *err)
         return error_set(
             err, -EINVAL,
             "max_position_embeddings is %u: positions begin at pad_token_id + 1, so it must be at least %u",
-            c->encoder.n_rows, c->encoder.pad < UINT32_MAX - 1 ? c->encoder.pad + 2 : UINT32_MAX);
-    if (c->encoder.is_decoder)
+            encoder_of(c)->n_rows, encoder_of(c)->pad < UINT32_MAX - 1 ? encoder_of(c)->pad + 2 : UINT32_MAX);
+    if (encoder_of(c)->is_decoder)
         return error_set(err, -EINVAL,
                          "is_decoder is true: this is not supported, it must be false, as every token sees all others");
     if (!c->tied && !c->n_labels)
@@ -77,7 +77,7 @@ static struct program_linear_options linear_of(const struct model_config *c)
 
 static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
 {
-    return (struct program_dropout){.p = c->encoder.dropout_hidden, .site = site};
+    return (struct program_dropout){.p = encoder_of(c)->dropout_hidden, .site = site};
 }
 
 void encoder_write_embedding(struct program *p, const struct model_config *c)
@@ -101,7 +101,7 @@ void encoder_write_block(struct program *p, const struct model_config *c)
         .n_heads = c->n_heads,
         .full = true,
         .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
-        .dropout = {.p = c->encoder.dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
+        .dropout = {.p = encoder_of(c)->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
     const struct program_dropout after_attention = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     const struct program_dropout after_mlp = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
@@ -130,7 +130,7 @@ void encoder_write_head(struct program *p, const struct model_config *c, const s
 void encoder_write_classifier(struct program *p, const struct model_config *c, const struct encoder_classifier *names)
 {
     const struct program_linear_options linear = linear_of(c);
-    const float drop = c->encoder.dropout_classifier;
+    const float drop = encoder_of(c)->dropout_classifier;
     const struct program_dropout before = {.p = names->drops_input ? drop : 0, .site = RANDOM_DROPOUT_CLASSIFIER_INPUT};
     const struct program_dropout after = {.p = drop, .site = RANDOM_DROPOUT_CLASSIFIER};
     const int x = program_drop(p, program_begin(p, c->width), &before);
@@ -142,8 +142,8 @@ void encoder_write_classifier(struct program *p, const struct model_config *c, c
 
 const struct family_table encoder_tables[] = {
     {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = FAMILY_AT(vocabulary)},
-    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = FAMILY_AT(encoder.n_rows),
-     .first = FAMILY_AT(encoder.first_row)},
-    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .rows = FAMILY_AT(encoder.n_segments)},
+    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = FAMILY_OWN(struct encoder_config, n_rows),
+     .first = FAMILY_OWN(struct encoder_config, first_row)},
+    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .rows = FAMILY_OWN(struct encoder_config, n_segments)},
     {0},
 };

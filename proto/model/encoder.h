@@ -2,6 +2,8 @@
 #ifndef PROTO_MODEL_ENCODER_H
 #define PROTO_MODEL_ENCODER_H
 
+#include "proto/model/model_config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,5 +18,17 @@ struct encoder_config {
     float dropout_attention, dropout_hidden; /* in [0, 1) */
     float dropout_classifier;                /* in [0, 1); NAN in the file's absence, completed to dropout_hidden */
 };
+MODEL_OWN_HOLDS(struct encoder_config);
+
+/* Of a config of these families. */
+static inline const struct encoder_config *encoder_of(const struct model_config *config)
+{
+    return (const void *)config->own.bytes;
+}
+
+static inline struct encoder_config *encoder_edit(struct model_config *config)
+{
+    return (void *)config->own.bytes;
+}
 
 #endif

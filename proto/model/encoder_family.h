@@ -7,6 +7,7 @@
 #ifndef PROTO_MODEL_ENCODER_FAMILY_H
 #define PROTO_MODEL_ENCODER_FAMILY_H
 
+#include "proto/model/encoder.h"
 #include "proto/model/family.h"
 
 #include <math.h>
@@ -42,33 +43,35 @@ void encoder_complete(struct model_config *config, uint32_t row);
 /* Lines for a family's list of keys. */
 #define ENCODER_KEYS                                                                                                   \
     FAMILY_KEYS("hidden_act"),                                                                                         \
-        {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_rows), .most = 1 << 24},               \
-        {"type_vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_segments), .most = 16},                        \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, n_rows),                 \
+         .most = 1 << 24},                                                                                             \
+        {"type_vocab_size", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, n_segments), .most = 16},        \
         {"layer_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                   \
-        {"hidden_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_hidden),                              \
+        {"hidden_dropout_prob", FAMILY_REAL, .offset = FAMILY_OWN(struct encoder_config, dropout_hidden),              \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"attention_probs_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_attention),                  \
+        {"attention_probs_dropout_prob", FAMILY_REAL, .offset = FAMILY_OWN(struct encoder_config, dropout_attention),  \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"classifier_dropout", FAMILY_REAL_OR_DEFAULT, .offset = FAMILY_AT(encoder.dropout_classifier),                \
-         .range = FAMILY_PROBABILITY},                                                                                 \
-        {"position_embedding_type", FAMILY_WORD, .offset = FAMILY_AT(encoder.positions), .words = encoder_positions},  \
+        {"classifier_dropout", FAMILY_REAL_OR_DEFAULT,                                                                 \
+         .offset = FAMILY_OWN(struct encoder_config, dropout_classifier), .range = FAMILY_PROBABILITY},                \
+        {"position_embedding_type", FAMILY_WORD, .offset = FAMILY_OWN(struct encoder_config, positions),               \
+         .words = encoder_positions},                                                                                  \
     {                                                                                                                  \
-        "is_decoder", FAMILY_SWITCH, .offset = FAMILY_AT(encoder.is_decoder)                                           \
+        "is_decoder", FAMILY_SWITCH, .offset = FAMILY_OWN(struct encoder_config, is_decoder)                           \
     }
 
 extern const char *const encoder_positions[];
 
-/* Defaults of transformers. */
-#define ENCODER_DEFAULTS                                                                                               \
-    .activation = MODEL_GELU, .tied = true, .norm_epsilon = 1e-12f, .initializer_range = 0.02f,                        \
-    .encoder = {.n_segments = 2,                                                                                       \
-                .n_rows = 512,                                                                                         \
-                .pad = 1,                                                                                              \
-                .dropout_attention = 0.1f,                                                                             \
-                .dropout_hidden = 0.1f,                                                                                \
-                .dropout_classifier = NAN}
+/* Members of struct family: defaults of transformers. */
+#define ENCODER_DEFAULTS(name)                                                                                         \
+    .defaults = {.family = &name,                                                                                      \
+                 .activation = MODEL_GELU,                                                                             \
+                 .tied = true,                                                                                         \
+                 .norm_epsilon = 1e-12f,                                                                               \
+                 .initializer_range = 0.02f},                                                                          \
+    FAMILY_OWN_DEFAULTS(struct encoder_config, .n_segments = 2, .n_rows = 512, .pad = 1, .dropout_attention = 0.1f,    \
+                        .dropout_hidden = 0.1f, .dropout_classifier = NAN)
 
-/* Members of struct family that all these families share. */
+/* Those that all these families share. */
 #define ENCODER_PARTS                                                                                                  \
     .harmless = encoder_harmless, .unsupported = encoder_unsupported, .check = encoder_check, .masked = true,          \
     .tables = encoder_tables, .is_mask = encoder_is_mask, .old_name = encoder_old_name

@@ -21,8 +21,8 @@ enum family_key_type {
     FAMILY_SWITCH,          /* bool */
     FAMILY_ACTIVATION,      /* enum model_activation, by its name */
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
-    FAMILY_LAYERS,          /* struct decoder_layers: a list with one of the two `words` for each block */
-    FAMILY_KERNELS,         /* struct dynamic_conv_kernels: a list of positive whole numbers */
+    FAMILY_LAYERS,          /* struct config_layers: a list with one of the two `words` for each block */
+    FAMILY_KERNELS,         /* struct config_kernels: a list of positive whole numbers */
     FAMILY_DEPTHS,          /* uint32_t[IMAGE_STAGES]: a list of as many positive whole numbers */
     FAMILY_CHANNELS,        /* struct image_channels: a list of numbers */
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
@@ -39,7 +39,7 @@ enum family_range {
 struct family_key {
     const char *name; /* in config.json; "a.b": of the object a, which may be null */
     enum family_key_type type;
-    size_t offset; /* in struct model_config, the family's own numbers included */
+    size_t offset; /* in struct model_config: FAMILY_AT, FAMILY_OWN */
     bool required;
     uint32_t most; /* a count must be in 1..most once the family has completed it; 0: not bounded here */
     enum family_range range;
@@ -48,6 +48,12 @@ struct family_key {
 };
 
 #define FAMILY_AT(member) offsetof(struct model_config, member)
+
+/* A member of the family's own numbers, a struct of this type. */
+#define FAMILY_OWN(type, member) (offsetof(struct model_config, own) + offsetof(type, member))
+
+/* Members of struct family: defaults of the own numbers. */
+#define FAMILY_OWN_DEFAULTS(type, ...) .own_defaults = &(const type){__VA_ARGS__}, .own_bytes = sizeof(type)
 
 /* Lines for a family's list of keys: those that have the same names in nearly all families, and the activation's,
  * whose name differs. */
@@ -119,7 +125,9 @@ struct family {
     /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at
      * the end of a name stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
-    struct model_config defaults;
+    struct model_config defaults; /* own: zeroed */
+    const void *own_defaults;     /* (own_bytes) those of `own`; NULL: all are 0 */
+    size_t own_bytes;
     uint32_t end_token; /* the id that transformers assumes if config.json has none; or FAMILY_NO_TOKEN */
     /* pad_token_id if config.json has none; or FAMILY_NO_TOKEN. That token's row of the table gets no gradient from the
      * input (PyTorch's padding_idx); a tied head's gradient reaches it. */

@@ -27,7 +27,7 @@ void model_guest_config(struct model_config *out, const struct model_config *con
     out->activation = guest->activation;
     out->norm_epsilon = guest->norm_epsilon;
     out->initializer_range = guest->initializer_range;
-    out->numbers = guest->numbers;
+    out->own = guest->own;
     out->widths.n = out->guests.n = 0;
 }
 
@@ -39,7 +39,7 @@ static struct model_guest guest_of(const struct model_config *c)
                                 .activation = c->activation,
                                 .norm_epsilon = c->norm_epsilon,
                                 .initializer_range = c->initializer_range,
-                                .numbers = c->numbers};
+                                .own = c->own};
 }
 
 /* ---- reading ---- */

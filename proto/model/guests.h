@@ -15,10 +15,8 @@
 #define PROTO_MODEL_GUESTS_H
 
 #include "proto/base/error.h"
-#include "proto/model/decoder.h"
-#include "proto/model/encoder.h"
-#include "proto/model/gpt2.h"
-#include "proto/operation/program.h"
+#include "proto/model/own.h"
+#include "proto/operation/activation.h"
 
 #include <stdint.h>
 
@@ -31,20 +29,13 @@ struct model_config;
 
 enum { MODEL_GUESTS = 8, MODEL_GUESTS_BLOCKS = 4096 };
 
-/* The own numbers of families whose blocks can be guests. */
-union model_numbers {
-    struct gpt2_config gpt2;
-    struct decoder_config decoder;
-    struct encoder_config encoder;
-};
-
 /* What a config says of its blocks. */
 struct model_guest {
     const struct family *family;
     uint32_t n_heads, inner_width;
     enum model_activation activation;
     float norm_epsilon, initializer_range;
-    union model_numbers numbers;
+    struct model_own own;
 };
 
 struct model_guests {

@@ -1,4 +1,4 @@
-/* proto/model/image.h - the numbers of models of images. */
+/* proto/model/image.h - what a model of images sees. */
 #ifndef PROTO_MODEL_IMAGE_H
 #define PROTO_MODEL_IMAGE_H
 
@@ -23,14 +23,6 @@ struct model_image {
     uint32_t height, width, channels;      /* height 0: the model sees none */
     struct image_channels mean, deviation; /* n: channels */
     uint32_t ghost_batch;                  /* rows over which a batch norm's statistics are; 0: those of a part */
-};
-
-/* The numbers of config.json that only models of images have. */
-struct image_net_config {
-    uint32_t depth, widening;      /* of a wide ResNet: convolutions, and times the widths of a plain one */
-    uint32_t depths[IMAGE_STAGES]; /* of a ResNet: blocks of each stage */
-    int layer_type, stem;          /* words of the family */
-    uint32_t stem_width;           /* channels of a ResNet's stem */
 };
 
 #endif

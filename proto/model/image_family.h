@@ -10,6 +10,21 @@
 
 #include "proto/model/family.h"
 
+/* The numbers of config.json that only models of images have. */
+struct image_net_config {
+    uint32_t depth, widening;      /* of a wide ResNet: convolutions, and times the widths of a plain one */
+    uint32_t depths[IMAGE_STAGES]; /* of a ResNet: blocks of each stage */
+    int layer_type, stem;          /* words of the family */
+    uint32_t stem_width;           /* channels of a ResNet's stem */
+};
+MODEL_OWN_HOLDS(struct image_net_config);
+
+/* Of a config of these families. */
+static inline const struct image_net_config *image_net_of(const struct model_config *config)
+{
+    return (const void *)config->own.bytes;
+}
+
 /* Lines for a family's list of keys. */
 #define IMAGE_KEYS                                                                                                     \
     {"image_size", FAMILY_COUNT, .offset = FAMILY_AT(image.height), .most = IMAGE_MOST_SIDE},                          \

@@ -1,7 +1,7 @@
 /* A key that nobody lists is refused, as it may change the mathematics. So all keys of the file are looked at first.
  * Then the family's are read in the order of its list: the order of the file changes nothing. What is missing is
  * completed before numbers are checked, so that defaults are held to the same limits. */
-#include "proto/model/model.h"
+#include "proto/model/model_config.h"
 
 #include "proto/base/dump.h"
 #include "proto/model/config_values.h"
@@ -374,7 +374,7 @@ static int read_guest(struct model_config *out, const json_t *object, const stru
     take_frame(out, host);
     for (const struct family_key *key = out->family->keys; key->name; key++)
         if (key->type == FAMILY_LAYERS)
-            config_repeat_layers((struct decoder_layers *)(void *)((char *)out + key->offset), out->n_layers);
+            config_repeat_layers((struct config_layers *)(void *)((char *)out + key->offset), out->n_layers);
     out->n_labels = 0;
     out->family->complete(out);
     return model_config_check(out, err);
@@ -405,6 +405,8 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
     if (!family)
         return refuse_type(json_object_get(object, "model_type"), err);
     *out = family->defaults;
+    if (family->own_defaults)
+        memcpy(out->own.bytes, family->own_defaults, family->own_bytes);
     out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
     json_object_foreach((json_t *)object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
     if (host)

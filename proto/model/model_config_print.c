@@ -1,7 +1,8 @@
+#include "proto/model/model_config_print.h"
+
 #include "proto/base/dump.h"
 #include "proto/base/json.h"
 #include "proto/model/family.h"
-#include "proto/model/model.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,6 +2,8 @@
 #ifndef PROTO_MODEL_T5_H
 #define PROTO_MODEL_T5_H
 
+#include "proto/model/model_config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,5 +17,17 @@ struct t5_config {
     bool is_encoder_decoder;
     float dropout; /* in [0, 1) */
 };
+MODEL_OWN_HOLDS(struct t5_config);
+
+/* Of a config of this family. */
+static inline const struct t5_config *t5_of(const struct model_config *config)
+{
+    return (const void *)config->own.bytes;
+}
+
+static inline struct t5_config *t5_edit(struct model_config *config)
+{
+    return (void *)config->own.bytes;
+}
 
 #endif

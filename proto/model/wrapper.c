@@ -1,6 +1,7 @@
 #include "proto/model/wrapper.h"
 
 #include "proto/model/family.h"
+#include "proto/model/model_config_print.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -5,6 +5,7 @@
  *   2, 6, 10, ..       the same, but its queries see a window; its heads have another width, keys and values another
  *                      number of them, and queries and keys are normed
  *   odd ones           do not attend: a layer norm, and a gated MLP of another width, with biases */
+#include "tests/families/alternating.h"
 #include "tests/families/parts.h"
 #include "proto/operation/call/rope.h"
 
@@ -13,14 +14,17 @@
 
 static const char *const architectures[] = {"AlternatingForCausalLM", NULL};
 
-/* Three of its numbers stand where other decoders have some that it lacks: pattern, n_full and score_width. */
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
-    {"wide_intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(decoder.pattern), .required = true, .most = 1 << 20},
-    {"sliding_window", FAMILY_COUNT, .offset = FAMILY_AT(decoder.window), .required = true, .most = 1 << 24},
-    {"window_key_value_heads", FAMILY_COUNT, .offset = FAMILY_AT(decoder.n_full), .required = true, .most = 65536},
-    {"window_head_dim", FAMILY_COUNT, .offset = FAMILY_AT(decoder.score_width), .required = true, .most = 256},
-    {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_AT(decoder.sliding_rope.base)},
+    {"wide_intermediate_size", FAMILY_COUNT, .offset = FAMILY_OWN(struct alternating_config, wide_width),
+     .required = true, .most = 1 << 20},
+    {"sliding_window", FAMILY_COUNT, .offset = FAMILY_OWN(struct decoder_config, window), .required = true,
+     .most = 1 << 24},
+    {"window_key_value_heads", FAMILY_COUNT, .offset = FAMILY_OWN(struct alternating_config, n_window_kv_heads),
+     .required = true, .most = 65536},
+    {"window_head_dim", FAMILY_COUNT, .offset = FAMILY_OWN(struct alternating_config, window_head_width),
+     .required = true, .most = 256},
+    {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, sliding_rope.base)},
     {0},
 };
 
@@ -32,14 +36,17 @@ struct heads {
 
 static struct heads full_heads(const struct model_config *c)
 {
-    return (struct heads){c->decoder.n_kv_heads, c->decoder.head_width, 0, &c->decoder.rope, false};
+    const struct decoder_config *d = decoder_of(c);
+
+    return (struct heads){d->n_kv_heads, d->head_width, 0, &d->rope, false};
 }
 
 static struct heads windowed_heads(const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct alternating_config *a = alternating_of(c);
 
-    return (struct heads){d->n_full, d->score_width, d->window, &d->sliding_rope, true};
+    return (struct heads){a->n_window_kv_heads, a->window_head_width, a->decoder.window, &a->decoder.sliding_rope,
+                          true};
 }
 
 static int check(const struct model_config *c, struct error *err)
@@ -121,7 +128,7 @@ static void write_wide(struct program *p, const struct model_config *c)
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
     const int x = program_begin(p, c->width);
 
-    program_end(p, write_mlp(p, x, program_norm(p, x, "mlp_norm", &norm), c, c->decoder.pattern, true));
+    program_end(p, write_mlp(p, x, program_norm(p, x, "mlp_norm", &norm), c, alternating_of(c)->wide_width, true));
 }
 
 enum { FULL, WINDOWED, WIDE };

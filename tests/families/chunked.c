@@ -25,7 +25,7 @@ static int check(const struct model_config *c, struct error *err)
 
 static void write_attention(struct program *p, const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
     const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
     const struct program_part qkv[] = {{"self_attn.q_proj", c->n_heads * d->head_width},

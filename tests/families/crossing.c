@@ -12,15 +12,24 @@ enum { CONTEXT = PROGRAM_OWN };
 
 static const char *const architectures[] = {"CrossingForCausalLM", NULL};
 
+struct crossing_config {
+    struct decoder_config decoder; /* first: decoder_of */
+    uint32_t n_context;            /* tokens of the context */
+};
+MODEL_OWN_HOLDS(struct crossing_config);
+
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
-    {"context_length", FAMILY_COUNT, .offset = FAMILY_AT(decoder.pattern), .required = true, .most = 1 << 20},
+    {"context_length", FAMILY_COUNT, .offset = FAMILY_OWN(struct crossing_config, n_context), .required = true,
+     .most = 1 << 20},
     {0},
 };
 
 static struct program_own own_domain(const struct model_config *c, uint32_t own)
 {
-    return (struct program_own){.n = own == 0 ? c->decoder.pattern : 0};
+    const struct crossing_config *numbers = (const void *)c->own.bytes;
+
+    return (struct program_own){.n = own == 0 ? numbers->n_context : 0};
 }
 
 static void write_context(struct program *p, const struct model_config *c)
@@ -37,7 +46,7 @@ static int attend(struct program *p, int x, const struct model_config *c, bool f
 
 static int look(struct program *p, int x, int context, const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
     const struct program_linear_options linear = parts_linear(c);
     const struct program_part kv[] = {{"cross_attn.k_proj", d->n_kv_heads * d->head_width},

@@ -17,7 +17,7 @@ static inline struct program_linear_options parts_linear(const struct model_conf
 /* x + attention of n, a normed x. full: each token sees all. */
 static inline int parts_attend(struct program *p, int x, int n, const struct model_config *c, bool full)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
     const struct program_linear_options linear = parts_linear(c);
     const struct program_part qkv[] = {{"self_attn.q_proj", c->n_heads * d->head_width},
                                        {"self_attn.k_proj", d->n_kv_heads * d->head_width},
@@ -56,9 +56,9 @@ static inline uint32_t parts_above_lowest(const struct model_config *c, uint32_t
                  .n_positions = 2048,                                                                                  \
                  .activation = function,                                                                               \
                  .norm_epsilon = 1e-6f,                                                                                \
-                 .initializer_range = 0.02f,                                                                           \
-                 .decoder = {.rope = {.base = 10000}}},                                                                \
-    .end_token = FAMILY_NO_TOKEN, .padding = FAMILY_NO_TOKEN, .complete = decoder_complete, .prefix = "model.",        \
-    .tables = all_tables, .layers = layers, .logits = "lm_head"
+                 .initializer_range = 0.02f},                                                                          \
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .rope = {.base = 10000}), .end_token = FAMILY_NO_TOKEN,                 \
+    .padding = FAMILY_NO_TOKEN, .complete = decoder_complete, .prefix = "model.", .tables = all_tables,                \
+    .layers = layers, .logits = "lm_head"
 
 #endif

@@ -69,7 +69,7 @@ static void write_features(struct program *p, const struct model_config *c)
 
 static void write_decoding(struct program *p, const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
+    const struct decoder_config *d = decoder_of(c);
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
     const struct program_linear_options linear = parts_linear(c);
     const struct program_part kv[] = {{"cross_attn.k_proj", d->n_kv_heads * d->head_width},

@@ -2,6 +2,7 @@
 #include "tests/kit/processes.h"
 
 #include "proto/model/checkpoint.h"
+#include "proto/model/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/files.h"
 

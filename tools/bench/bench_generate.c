@@ -5,6 +5,7 @@
  *
  *   bench_generate [LAYERS WIDTH HEADS VOCABULARY [DEVICE_MEM]]      default 12 768 12 50257 4GiB: GPT-2 124M */
 #include "client/eps.h"
+#include "proto/model/gpt2.h"
 #include "proto/step/generate.h"
 #include "eps/store/store_files.h"
 #include "proto/base/process.h"
@@ -262,7 +263,7 @@ int main(int argc, char **argv)
                                   .vocabulary = 50257,
                                   .activation = MODEL_GELU_NEW,
                                   .tied = true,
-                                  .gpt2.scale_attention = true,
+                                  GPT2_ON(scale_attention),
                                   .norm_epsilon = 1e-5f,
                                   .initializer_range = 0.02f};
     struct error err = {""};

@@ -6,6 +6,7 @@
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
 #include "client/eps.h"
 #include "proto/base/process.h"
+#include "proto/model/gpt2.h"
 #include "tests/kit/inprocess/inprocess.h"
 #include "tools/bench/workload.h"
 
@@ -26,7 +27,7 @@ static void round_in_process(struct samples *out, const struct workload *w)
                    .n_positions = w->seq,
                    .vocabulary = WORKLOAD_VOCABULARY,
                    .tied = true,
-                   .gpt2.scale_attention = true,
+                   GPT2_ON(scale_attention),
                    .norm_epsilon = 1e-5f,
                    .initializer_range = 0.02f},
         .batch = w->batch,

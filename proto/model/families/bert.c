@@ -50,7 +50,7 @@ const struct family family_bert = {
     .architectures = architectures,
     .classifier = &classifier,
     .keys = keys,
-    .defaults = {.family = &family_bert, ENCODER_DEFAULTS},
+    ENCODER_DEFAULTS(family_bert),
     .end_token = FAMILY_NO_TOKEN,
     .padding = 0,
     .complete = complete,

@@ -15,6 +15,7 @@
  *     encoder_attn.{q,k,v,out}_proj.weight, .bias, encoder_attn_layer_norm.weight, .bias     of the decoder alone
  *     fc1.weight, .bias, fc2.weight, .bias, final_layer_norm.weight, .bias
  *   output_projection.weight        (vocab_size, d_model), unless tie_word_embeddings */
+#include "proto/model/dynamic_conv.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -24,26 +25,29 @@ static const char *const architectures[] = {"DynamicConvForConditionalGeneration
 
 static const struct family_key keys[] = {
     {"d_model", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
-    {"encoder_layers", FAMILY_COUNT, .offset = FAMILY_AT(dynamic_conv.n_encoder), .required = true,
-     .most = DYNAMIC_CONV_BLOCKS},
-    {"decoder_layers", FAMILY_COUNT, .offset = FAMILY_AT(dynamic_conv.n_decoder), .required = true,
-     .most = DYNAMIC_CONV_BLOCKS},
-    {"encoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_AT(dynamic_conv.encoder), .required = true},
-    {"decoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_AT(dynamic_conv.decoder), .required = true},
+    {"encoder_layers", FAMILY_COUNT, .offset = FAMILY_OWN(struct dynamic_conv_config, n_encoder), .required = true,
+     .most = CONFIG_KERNELS},
+    {"decoder_layers", FAMILY_COUNT, .offset = FAMILY_OWN(struct dynamic_conv_config, n_decoder), .required = true,
+     .most = CONFIG_KERNELS},
+    {"encoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_OWN(struct dynamic_conv_config, encoder),
+     .required = true},
+    {"decoder_kernel_sizes", FAMILY_KERNELS, .offset = FAMILY_OWN(struct dynamic_conv_config, decoder),
+     .required = true},
     {"num_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 1024},
     {"ffn_dim", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true, .most = MODEL_WIDEST},
     {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
     {"source_vocab_size", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(source_vocabulary)},
-    {"glu", FAMILY_SWITCH, .offset = FAMILY_AT(dynamic_conv.gated)},
-    {"dropout", FAMILY_REAL, .offset = FAMILY_AT(dynamic_conv.dropout), .range = FAMILY_PROBABILITY},
-    {"attention_dropout", FAMILY_REAL, .offset = FAMILY_AT(dynamic_conv.attention_dropout),
+    {"glu", FAMILY_SWITCH, .offset = FAMILY_OWN(struct dynamic_conv_config, gated)},
+    {"dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct dynamic_conv_config, dropout), .range = FAMILY_PROBABILITY},
+    {"attention_dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct dynamic_conv_config, attention_dropout),
      .range = FAMILY_PROBABILITY},
-    {"activation_dropout", FAMILY_REAL, .offset = FAMILY_AT(dynamic_conv.activation_dropout),
+    {"activation_dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct dynamic_conv_config, activation_dropout),
      .range = FAMILY_PROBABILITY},
-    {"weight_dropout", FAMILY_REAL, .offset = FAMILY_AT(dynamic_conv.weight_dropout), .range = FAMILY_PROBABILITY},
+    {"weight_dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct dynamic_conv_config, weight_dropout),
+     .range = FAMILY_PROBABILITY},
     {"layer_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"is_encoder_decoder", FAMILY_SWITCH, .offset = FAMILY_AT(dynamic_conv.is_encoder_decoder)},
+    {"is_encoder_decoder", FAMILY_SWITCH, .offset = FAMILY_OWN(struct dynamic_conv_config, is_encoder_decoder)},
     {"decoder_start_token_id", FAMILY_COUNT, .offset = FAMILY_AT(start)},
     {0},
 };
@@ -52,13 +56,13 @@ static const struct family_key keys[] = {
 static void complete(struct model_config *c)
 {
     c->initializer_range = (float)(1 / sqrt((double)c->width));
-    c->n_layers = c->dynamic_conv.n_encoder + c->dynamic_conv.n_decoder;
+    c->n_layers = dynamic_conv_of(c)->n_encoder + dynamic_conv_of(c)->n_decoder;
 }
 
 /* ---- kinds of blocks: one for each size of kernel in a stack ---- */
 
 /* The index of a block's kernel among the different ones, in the order in which blocks have them. */
-static uint32_t kind_of(const struct dynamic_conv_kernels *kernels, uint32_t block)
+static uint32_t kind_of(const struct config_kernels *kernels, uint32_t block)
 {
     bool seen[UINT8_MAX + 1] = {false};
     uint32_t kind = 0;
@@ -71,7 +75,7 @@ static uint32_t kind_of(const struct dynamic_conv_kernels *kernels, uint32_t blo
 }
 
 /* Taps of a kind; where there are not so many kinds, those of the first: no block has it. */
-static uint32_t taps_of(const struct dynamic_conv_kernels *kernels, uint32_t kind)
+static uint32_t taps_of(const struct config_kernels *kernels, uint32_t kind)
 {
     for (uint32_t i = 0; i < kernels->n; i++)
         if (kind_of(kernels, i) == kind)
@@ -81,7 +85,7 @@ static uint32_t taps_of(const struct dynamic_conv_kernels *kernels, uint32_t kin
 
 static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
 {
-    const struct dynamic_conv_config *d = &c->dynamic_conv;
+    const struct dynamic_conv_config *d = dynamic_conv_of(c);
 
     return index < d->n_encoder ? kind_of(&d->encoder, index)
                                 : DYNAMIC_CONV_KINDS + kind_of(&d->decoder, index - d->n_encoder);
@@ -89,13 +93,12 @@ static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
 
 static uint32_t number_of_block(const struct model_config *c, uint32_t index)
 {
-    return index < c->dynamic_conv.n_encoder ? index : index - c->dynamic_conv.n_encoder;
+    return index < dynamic_conv_of(c)->n_encoder ? index : index - dynamic_conv_of(c)->n_encoder;
 }
 
 /* ---- what is refused ---- */
 
-static int check_kernels(const struct dynamic_conv_kernels *kernels, const char *stack, uint32_t n_blocks,
-                         struct error *err)
+static int check_kernels(const struct config_kernels *kernels, const char *stack, uint32_t n_blocks, struct error *err)
 {
     if (kernels->n != n_blocks)
         return error_set(err, -EINVAL, "%s_kernel_sizes has %u entries: it must have one for each of %u %s_layers",
@@ -108,7 +111,7 @@ static int check_kernels(const struct dynamic_conv_kernels *kernels, const char 
 }
 
 /* An even kernel has no middle. */
-static int check_odd(const struct dynamic_conv_kernels *kernels, struct error *err)
+static int check_odd(const struct config_kernels *kernels, struct error *err)
 {
     for (uint32_t i = 0; i < kernels->n; i++)
         if (kernels->taps[i] % 2 == 0)
@@ -122,7 +125,7 @@ static int check_odd(const struct dynamic_conv_kernels *kernels, struct error *e
 
 static int check(const struct model_config *c, struct error *err)
 {
-    const struct dynamic_conv_config *d = &c->dynamic_conv;
+    const struct dynamic_conv_config *d = dynamic_conv_of(c);
 
     if (!d->is_encoder_decoder)
         return error_set(err, -EINVAL, "is_encoder_decoder is false: this is not supported, it must be true");
@@ -167,7 +170,7 @@ static int map(struct program *p, int x, const char *stem, uint32_t in, uint32_t
 
 static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
 {
-    return (struct program_dropout){.p = c->dynamic_conv.dropout, .site = site};
+    return (struct program_dropout){.p = dynamic_conv_of(c)->dropout, .site = site};
 }
 
 /* norm(x + dropout(y)) */
@@ -192,15 +195,15 @@ static void write_positions(struct program *p, const struct model_config *c)
 
 static int convolve(struct program *p, int x, const struct model_config *c, uint32_t n_taps, bool causal)
 {
-    const uint32_t width = c->width, inner = c->dynamic_conv.gated ? 2 * width : width;
+    const uint32_t width = c->width, inner = dynamic_conv_of(c)->gated ? 2 * width : width;
     const struct program_linear_options of_scores = linear_of(width, c->n_heads * n_taps, false);
     const struct program_dynamic_conv_options conv = {.n_heads = c->n_heads,
                                                       .n_taps = n_taps,
                                                       .causal = causal,
-                                                      .dropout = {.p = c->dynamic_conv.weight_dropout,
+                                                      .dropout = {.p = dynamic_conv_of(c)->weight_dropout,
                                                                   .site = RANDOM_DROPOUT_FILTER}};
     const int h = map(p, x, "linear1", width, inner);
-    const int gated = c->dynamic_conv.gated ? program_glu(p, h, MODEL_SIGMOID) : h;
+    const int gated = dynamic_conv_of(c)->gated ? program_glu(p, h, MODEL_SIGMOID) : h;
     const int scores = program_linear(p, gated, "conv", c->n_heads * n_taps, &of_scores);
     const int y = map(p, program_dynamic_conv(p, gated, scores, &conv), "linear2", width, width);
 
@@ -213,7 +216,7 @@ static int look(struct program *p, int x, int source, const struct model_config 
     const struct program_part kv[] = {{"encoder_attn.k_proj", c->width}, {"encoder_attn.v_proj", c->width}};
     const struct program_cross_attention_options attention = {.n_heads = c->n_heads,
                                                               .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
-                                                              .dropout = {.p = c->dynamic_conv.attention_dropout,
+                                                              .dropout = {.p = dynamic_conv_of(c)->attention_dropout,
                                                                           .site = RANDOM_DROPOUT_CROSS_ATTENTION}};
     const int queries = map(p, x, "encoder_attn.q_proj", c->width, c->width);
     const int a = program_cross_attention(p, queries, program_linears(p, source, kv, 2, &in), &attention);
@@ -224,7 +227,7 @@ static int look(struct program *p, int x, int source, const struct model_config 
 
 static int mix(struct program *p, int x, const struct model_config *c)
 {
-    const struct program_dropout within = {.p = c->dynamic_conv.activation_dropout, .site = RANDOM_DROPOUT_MLP};
+    const struct program_dropout within = {.p = dynamic_conv_of(c)->activation_dropout, .site = RANDOM_DROPOUT_MLP};
     const int u = program_activation(p, map(p, x, "fc1", c->width, c->inner_width), MODEL_RELU);
 
     return add_normed(p, x, map(p, program_drop(p, u, &within), "fc2", c->inner_width, c->width), "final_layer_norm", c,
@@ -235,12 +238,12 @@ static void write_encoder_block(struct program *p, const struct model_config *c,
 {
     program_init(p);
     const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
-    program_output(p, "source", mix(p, convolve(p, x, c, taps_of(&c->dynamic_conv.encoder, kind), false), c));
+    program_output(p, "source", mix(p, convolve(p, x, c, taps_of(&dynamic_conv_of(c)->encoder, kind), false), c));
 }
 
 static void write_decoder_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const uint32_t n_taps = taps_of(&c->dynamic_conv.decoder, kind - DYNAMIC_CONV_KINDS);
+    const uint32_t n_taps = taps_of(&dynamic_conv_of(c)->decoder, kind - DYNAMIC_CONV_KINDS);
 
     program_init(p);
     const int x = program_input(p, "", PROGRAM_TARGET, c->width);
@@ -282,12 +285,10 @@ const struct family family_dynamic_conv = {
     .is_own = true,
     .architectures = architectures,
     .keys = keys,
-    .defaults = {.family = &family_dynamic_conv,
-                 .n_positions = 1 << 24,
-                 .tied = true,
-                 .norm_epsilon = 1e-5f,
-                 .start = 2,
-                 .dynamic_conv = {.is_encoder_decoder = true, .dropout = 0.1f, .weight_dropout = 0.1f}},
+    .defaults =
+        {.family = &family_dynamic_conv, .n_positions = 1 << 24, .tied = true, .norm_epsilon = 1e-5f, .start = 2},
+    FAMILY_OWN_DEFAULTS(struct dynamic_conv_config, .is_encoder_decoder = true, .dropout = 0.1f,
+                        .weight_dropout = 0.1f),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
     .complete = complete,

@@ -7,7 +7,7 @@ static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NU
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, qkv_bias)},
     {0},
 };
 
@@ -20,7 +20,7 @@ static void complete(struct model_config *c)
 {
     if (c->activation == MODEL_GELU)
         c->activation = MODEL_GELU_NEW;
-    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete(c);
 }
 
@@ -40,8 +40,9 @@ const struct family family_gemma = {
                  .activation = MODEL_GELU_NEW,
                  .tied = true,
                  .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.n_kv_heads = 16, .head_width = 256, .norm_offset = true, .rope = {.base = 10000}}},
+                 .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 16, .head_width = 256, .norm_offset = true,
+                        .rope = {.base = 10000}),
     .end_token = 1,
     .padding = 0,
     .complete = complete,

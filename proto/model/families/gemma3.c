@@ -9,13 +9,13 @@ static const char *const architectures[] = {"Gemma3ForCausalLM", "Gemma3TextMode
 
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_activation"),
-    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
-    {"query_pre_attn_scalar", FAMILY_COUNT, .offset = FAMILY_AT(decoder.score_width), .most = 1 << 24},
-    {"final_logit_softcapping", FAMILY_REAL_OR_NULL, .offset = FAMILY_AT(decoder.logit_cap)},
-    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
-    {"sliding_window_pattern", FAMILY_COUNT, .offset = FAMILY_AT(decoder.pattern), .most = 4096},
-    {"layer_types", FAMILY_LAYERS, .offset = FAMILY_AT(decoder.sliding), .words = decoder_kinds},
-    {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_AT(decoder.sliding_rope.base)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, qkv_bias)},
+    {"query_pre_attn_scalar", FAMILY_COUNT, .offset = FAMILY_OWN(struct decoder_config, score_width), .most = 1 << 24},
+    {"final_logit_softcapping", FAMILY_REAL_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, logit_cap)},
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, window)},
+    {"sliding_window_pattern", FAMILY_COUNT, .offset = FAMILY_OWN(struct decoder_config, pattern), .most = 4096},
+    {"layer_types", FAMILY_LAYERS, .offset = FAMILY_OWN(struct decoder_config, sliding), .words = decoder_kinds},
+    {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, sliding_rope.base)},
     DECODER_ROPE_KEYS_OF("rope_parameters.full_attention.", rope),
     DECODER_ROPE_NUMBERS_OF("rope_scaling.", rope),
     {"rope_scaling", FAMILY_SAME, .other = "rope_parameters"},
@@ -30,23 +30,23 @@ static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirec
 
 static void complete(struct model_config *c)
 {
-    decoder_slide(c, 0, c->decoder.pattern);
-    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_slide(c, 0, decoder_of(c)->pattern);
+    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete(c);
 }
 
 static int check(const struct model_config *c, struct error *err)
 {
-    if (!(c->decoder.logit_cap >= 0 && c->decoder.logit_cap <= 1e6f))
+    if (!(decoder_of(c)->logit_cap >= 0 && decoder_of(c)->logit_cap <= 1e6f))
         return error_set(err, -EINVAL,
                          "final_logit_softcapping is %g: it must be null, or greater than 0 and at most 1e6",
-                         (double)c->decoder.logit_cap);
+                         (double)decoder_of(c)->logit_cap);
     return decoder_check(c, err);
 }
 
 static float logit_cap(const struct model_config *c)
 {
-    return c->decoder.logit_cap;
+    return decoder_of(c)->logit_cap;
 }
 
 const struct family family_gemma3 = {
@@ -65,17 +65,10 @@ const struct family family_gemma3 = {
                  .activation = MODEL_GELU_NEW,
                  .tied = true,
                  .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.n_kv_heads = 4,
-                             .head_width = 256,
-                             .score_width = 256,
-                             .window = 4096,
-                             .pattern = 6,
-                             .head_norm = true,
-                             .norm_offset = true,
-                             .norms_after = true,
-                             .rope = {.base = 1000000},
-                             .sliding_rope = {.base = 10000}}},
+                 .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 4, .head_width = 256, .score_width = 256, .window = 4096,
+                        .pattern = 6, .head_norm = true, .norm_offset = true, .norms_after = true,
+                        .rope = {.base = 1000000}, .sliding_rope = {.base = 10000}),
     .end_token = 1,
     .padding = 0,
     .complete = complete,

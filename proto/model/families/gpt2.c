@@ -1,5 +1,6 @@
 /* GPT-2 (Radford et al. 2019), tensors named and laid out as in Hugging Face's GPT2LMHeadModel. */
 #include "proto/model/family.h"
+#include "proto/model/gpt2.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,12 +19,15 @@ static const struct family_key keys[] = {
     {"n_ctx", FAMILY_SAME, .other = "n_positions"},
     {"activation_function", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"scale_attn_weights", FAMILY_SWITCH, .offset = FAMILY_AT(gpt2.scale_attention)},
-    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = FAMILY_AT(gpt2.scale_by_layer)},
+    {"scale_attn_weights", FAMILY_SWITCH, .offset = FAMILY_OWN(struct gpt2_config, scale_attention)},
+    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = FAMILY_OWN(struct gpt2_config, scale_by_layer)},
     {"layer_norm_epsilon", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
-    {"attn_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_attention), .range = FAMILY_PROBABILITY},
-    {"embd_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_embedding), .range = FAMILY_PROBABILITY},
-    {"resid_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_residual), .range = FAMILY_PROBABILITY},
+    {"attn_pdrop", FAMILY_REAL, .offset = FAMILY_OWN(struct gpt2_config, dropout_attention),
+     .range = FAMILY_PROBABILITY},
+    {"embd_pdrop", FAMILY_REAL, .offset = FAMILY_OWN(struct gpt2_config, dropout_embedding),
+     .range = FAMILY_PROBABILITY},
+    {"resid_pdrop", FAMILY_REAL, .offset = FAMILY_OWN(struct gpt2_config, dropout_residual),
+     .range = FAMILY_PROBABILITY},
     {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},
     {0},
 };
@@ -50,7 +54,7 @@ static int check(const struct model_config *c, struct error *err)
 
 static struct program_dropout embedding_dropout(const struct model_config *c)
 {
-    return (struct program_dropout){.p = c->gpt2.dropout_embedding, .site = RANDOM_DROPOUT_EMBEDDING};
+    return (struct program_dropout){.p = gpt2_of(c)->dropout_embedding, .site = RANDOM_DROPOUT_EMBEDDING};
 }
 
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
@@ -64,13 +68,13 @@ static void write_block(struct program *p, const struct model_config *c)
                                                     .bias = true};
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
-        .scale = c->gpt2.scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
-        .scale_by_layer = c->gpt2.scale_by_layer,
-        .dropout = {.p = c->gpt2.dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
+        .scale = gpt2_of(c)->scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
+        .scale_by_layer = gpt2_of(c)->scale_by_layer,
+        .dropout = {.p = gpt2_of(c)->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_dropout after_attention = {.p = c->gpt2.dropout_residual,
+    const struct program_dropout after_attention = {.p = gpt2_of(c)->dropout_residual,
                                                     .site = RANDOM_DROPOUT_RESIDUAL_ATTENTION};
-    const struct program_dropout after_mlp = {.p = c->gpt2.dropout_residual, .site = RANDOM_DROPOUT_RESIDUAL_MLP};
+    const struct program_dropout after_mlp = {.p = gpt2_of(c)->dropout_residual, .site = RANDOM_DROPOUT_RESIDUAL_MLP};
 
     const int x = program_begin(p, c->width);
     const int n1 = program_norm(p, x, "ln_1", &norm);
@@ -122,14 +126,9 @@ const struct family family_gpt2 = {
     .keys = keys,
     .harmless = harmless,
     .unsupported = unsupported,
-    .defaults = {.family = &family_gpt2,
-                 .tied = true,
-                 .norm_epsilon = 1e-5f,
-                 .initializer_range = 0.02f,
-                 .gpt2 = {.scale_attention = true,
-                          .dropout_attention = 0.1f,
-                          .dropout_embedding = 0.1f,
-                          .dropout_residual = 0.1f}},
+    .defaults = {.family = &family_gpt2, .tied = true, .norm_epsilon = 1e-5f, .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct gpt2_config, .scale_attention = true, .dropout_attention = 0.1f,
+                        .dropout_embedding = 0.1f, .dropout_residual = 0.1f),
     .end_token = 50256,
     .padding = FAMILY_NO_TOKEN,
     .trains_padding = true,

@@ -7,8 +7,8 @@ static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", NU
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
-    {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.mlp_bias)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, qkv_bias)},
+    {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, mlp_bias)},
     {0},
 };
 
@@ -18,7 +18,7 @@ static const char *const unsupported[] = {"rope_interleaved", "sliding_window", 
 
 static void complete(struct model_config *c)
 {
-    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete(c);
 }
 
@@ -37,8 +37,8 @@ const struct family family_llama = {
                  .n_positions = 2048,
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
+                 .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .rope = {.base = 10000}),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
     .complete = complete,

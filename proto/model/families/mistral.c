@@ -7,13 +7,13 @@ static const char *const architectures[] = {"MistralForCausalLM", "MistralModel"
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
-    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, window)},
     {0},
 };
 
 static void complete(struct model_config *c)
 {
-    if (c->decoder.window > 0)
+    if (decoder_of(c)->window > 0)
         decoder_slide(c, 0, 0);
     decoder_complete(c);
 }
@@ -31,8 +31,8 @@ const struct family family_mistral = {
                  .n_positions = 131072,
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}}},
+                 .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
     .complete = complete,

@@ -7,14 +7,14 @@ static const char *const architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", NU
 static const struct family_key keys[] = {
     DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, qkv_bias)},
     DECODER_QWEN_KEYS,
     {0},
 };
 
 static void complete(struct model_config *c)
 {
-    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete_qwen(c);
 }
 
@@ -31,13 +31,9 @@ const struct family family_qwen3 = {
                  .n_positions = 32768,
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.window = 4096,
-                             .n_full = 28,
-                             .n_kv_heads = 32,
-                             .head_width = 128,
-                             .head_norm = true,
-                             .rope = {.base = 10000}}},
+                 .initializer_range = 0.02f},
+    FAMILY_OWN_DEFAULTS(struct decoder_config, .window = 4096, .n_full = 28, .n_kv_heads = 32, .head_width = 128,
+                        .head_norm = true, .rope = {.base = 10000}),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
     .complete = complete,

@@ -6,13 +6,13 @@ static const char *const architectures[] = {"RobertaForMaskedLM", NULL};
 
 static const struct family_key keys[] = {
     ENCODER_KEYS,
-    {"pad_token_id", FAMILY_COUNT, .offset = FAMILY_AT(encoder.pad)},
+    {"pad_token_id", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, pad)},
     {0},
 };
 
 static void complete(struct model_config *c)
 {
-    encoder_complete(c, c->encoder.pad < UINT32_MAX ? c->encoder.pad + 1 : UINT32_MAX);
+    encoder_complete(c, encoder_of(c)->pad < UINT32_MAX ? encoder_of(c)->pad + 1 : UINT32_MAX);
 }
 
 /* The activation is not the config's. */
@@ -54,7 +54,7 @@ const struct family family_roberta = {
     .architectures = architectures,
     .classifier = &classifier,
     .keys = keys,
-    .defaults = {.family = &family_roberta, ENCODER_DEFAULTS},
+    ENCODER_DEFAULTS(family_roberta),
     .end_token = 2,
     .padding = 1,
     .complete = complete,

@@ -5,6 +5,7 @@
  * source. Root mean square norms before, no biases in linear maps, scores that are not scaled; what tells positions
  * apart is a bias on them by distance, one of a stack's blocks together. */
 #include "proto/model/family.h"
+#include "proto/model/t5.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,22 +18,24 @@ static const char *const feed_forwards[] = {"relu", "gated-gelu", "gelu", "gated
 
 static const struct family_key keys[] = {
     {"d_model", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
-    {"d_kv", FAMILY_COUNT, .offset = FAMILY_AT(t5.head_width), .required = true, .most = 1024},
+    {"d_kv", FAMILY_COUNT, .offset = FAMILY_OWN(struct t5_config, head_width), .required = true, .most = 1024},
     {"d_ff", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true, .most = MODEL_WIDEST},
-    {"num_layers", FAMILY_COUNT, .offset = FAMILY_AT(t5.n_encoder), .required = true, .most = 2048},
-    {"num_decoder_layers", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(t5.n_decoder), .most = 2048},
+    {"num_layers", FAMILY_COUNT, .offset = FAMILY_OWN(struct t5_config, n_encoder), .required = true, .most = 2048},
+    {"num_decoder_layers", FAMILY_COUNT_OR_NULL, .offset = FAMILY_OWN(struct t5_config, n_decoder), .most = 2048},
     {"num_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},
     {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
-    {"relative_attention_num_buckets", FAMILY_COUNT, .offset = FAMILY_AT(t5.n_buckets), .most = DEVICE_BUCKETS},
-    {"relative_attention_max_distance", FAMILY_COUNT, .offset = FAMILY_AT(t5.max_distance), .most = 1 << 16},
-    {"feed_forward_proj", FAMILY_WORD, .offset = FAMILY_AT(t5.feed_forward), .words = feed_forwards},
+    {"relative_attention_num_buckets", FAMILY_COUNT, .offset = FAMILY_OWN(struct t5_config, n_buckets),
+     .most = DEVICE_BUCKETS},
+    {"relative_attention_max_distance", FAMILY_COUNT, .offset = FAMILY_OWN(struct t5_config, max_distance),
+     .most = 1 << 16},
+    {"feed_forward_proj", FAMILY_WORD, .offset = FAMILY_OWN(struct t5_config, feed_forward), .words = feed_forwards},
     {"layer_norm_epsilon", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
-    {"dropout_rate", FAMILY_REAL, .offset = FAMILY_AT(t5.dropout), .range = FAMILY_PROBABILITY},
+    {"dropout_rate", FAMILY_REAL, .offset = FAMILY_OWN(struct t5_config, dropout), .range = FAMILY_PROBABILITY},
     {"initializer_factor", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(t5.scales)}, /* which version it is */
-    {"scale_decoder_outputs", FAMILY_SWITCH, .offset = FAMILY_AT(t5.scales)},
-    {"is_encoder_decoder", FAMILY_SWITCH, .offset = FAMILY_AT(t5.is_encoder_decoder)},
+    {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_OWN(struct t5_config, scales)}, /* which version it is */
+    {"scale_decoder_outputs", FAMILY_SWITCH, .offset = FAMILY_OWN(struct t5_config, scales)},
+    {"is_encoder_decoder", FAMILY_SWITCH, .offset = FAMILY_OWN(struct t5_config, is_encoder_decoder)},
     {"decoder_start_token_id", FAMILY_COUNT, .offset = FAMILY_AT(start)},
     {0},
 };
@@ -42,14 +45,16 @@ static const char *const harmless[] = {"classifier_dropout", "dense_act_fn", "is
 
 static void complete(struct model_config *c)
 {
-    if (c->t5.n_decoder == 0)
-        c->t5.n_decoder = c->t5.n_encoder;
-    c->n_layers = c->t5.n_encoder + c->t5.n_decoder;
+    struct t5_config *t = t5_edit(c);
+
+    if (t->n_decoder == 0)
+        t->n_decoder = t->n_encoder;
+    c->n_layers = t->n_encoder + t->n_decoder;
 }
 
 static int check(const struct model_config *c, struct error *err)
 {
-    const struct t5_config *t = &c->t5;
+    const struct t5_config *t = t5_of(c);
 
     if ((uint64_t)c->n_heads * t->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of d_kv %u are wider than 65536", c->n_heads, t->head_width);
@@ -84,13 +89,13 @@ static uint32_t bucket_of(uint32_t distance, uint32_t n, uint32_t max_distance)
 
 static struct device_buckets buckets_of(const struct model_config *c, bool both)
 {
-    struct device_buckets buckets = {.n = c->t5.n_buckets, .both = both};
+    struct device_buckets buckets = {.n = t5_of(c)->n_buckets, .both = both};
     const uint32_t n = device_buckets_of_direction(&buckets);
 
     for (uint32_t i = 1; i < n; i++)
         buckets.starts[i] = UINT32_MAX;
-    for (uint32_t distance = c->t5.max_distance; distance > 0; distance--)
-        for (uint32_t i = 1; i <= bucket_of(distance, n, c->t5.max_distance); i++)
+    for (uint32_t distance = t5_of(c)->max_distance; distance > 0; distance--)
+        for (uint32_t i = 1; i <= bucket_of(distance, n, t5_of(c)->max_distance); i++)
             buckets.starts[i] = distance;
     return buckets;
 }
@@ -103,7 +108,7 @@ static float deviation_of(const struct model_config *c, uint64_t inputs)
 
 static uint32_t attended(const struct model_config *c)
 {
-    return c->n_heads * c->t5.head_width;
+    return c->n_heads * t5_of(c)->head_width;
 }
 
 static struct program_norm_options norm_of(const struct model_config *c)
@@ -121,13 +126,13 @@ static struct program_linear_options queries_of(const struct model_config *c)
 {
     struct program_linear_options linear = linear_of(c, c->width);
 
-    linear.first = deviation_of(c, (uint64_t)c->width * c->t5.head_width);
+    linear.first = deviation_of(c, (uint64_t)c->width * t5_of(c)->head_width);
     return linear;
 }
 
 static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
 {
-    return (struct program_dropout){.p = c->t5.dropout, .site = site};
+    return (struct program_dropout){.p = t5_of(c)->dropout, .site = site};
 }
 
 static struct program_dropout embedding_dropout(const struct model_config *c)
@@ -145,10 +150,10 @@ static void write_inputs(struct program *p, const struct model_config *c)
     program_output(p, "source", program_take(p, x, PROGRAM_SOURCE));
     program_output(p, "encoder bias",
                    program_matrix(p, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                                  c->t5.n_buckets, c->n_heads, deviation));
+                                  t5_of(c)->n_buckets, c->n_heads, deviation));
     program_output(p, "decoder bias",
                    program_matrix(p, "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                                  c->t5.n_buckets, c->n_heads, deviation));
+                                  t5_of(c)->n_buckets, c->n_heads, deviation));
 }
 
 /* x + attention(norm(x)). */
@@ -197,11 +202,11 @@ static int activate(struct program *p, int n, const struct model_config *c, cons
                                                         [T5_GELU] = MODEL_GELU,
                                                         [T5_GATED_SILU] = MODEL_SILU,
                                                         [T5_SILU] = MODEL_SILU};
-    const enum model_activation activation = activations[c->t5.feed_forward];
+    const enum model_activation activation = activations[t5_of(c)->feed_forward];
     const struct program_linear_options in = linear_of(c, c->width);
     const struct program_part gate_up[] = {{names[1], c->inner_width}, {names[2], c->inner_width}};
 
-    if (c->t5.feed_forward == T5_GATED_GELU || c->t5.feed_forward == T5_GATED_SILU)
+    if (t5_of(c)->feed_forward == T5_GATED_GELU || t5_of(c)->feed_forward == T5_GATED_SILU)
         return program_glu(p, program_linears(p, n, gate_up, 2, &in), activation);
     return program_activation(p, program_linear(p, n, names[0], c->inner_width, &in), activation);
 }
@@ -226,7 +231,7 @@ static void write_encoder_block(struct program *p, const struct model_config *c)
 
     program_init(p);
     const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
-    const int bias = program_input(p, "encoder bias", PROGRAM_PART, c->t5.n_buckets * c->n_heads);
+    const int bias = program_input(p, "encoder bias", PROGRAM_PART, t5_of(c)->n_buckets * c->n_heads);
     program_output(p, "source", mix(p, attend(p, x, bias, c, true), c, names));
 }
 
@@ -249,7 +254,7 @@ static void write_decoder_block(struct program *p, const struct model_config *c)
     program_init(p);
     const int x = program_input(p, "", PROGRAM_TARGET, c->width);
     const int source = program_input(p, "source", PROGRAM_SOURCE, c->width);
-    const int bias = program_input(p, "decoder bias", PROGRAM_PART, c->t5.n_buckets * c->n_heads);
+    const int bias = program_input(p, "decoder bias", PROGRAM_PART, t5_of(c)->n_buckets * c->n_heads);
     program_output(p, "", mix(p, look(p, attend(p, x, bias, c, false), source, c), c, names));
 }
 
@@ -258,7 +263,7 @@ static void write_decoder_norm(struct program *p, const struct model_config *c)
     const struct program_norm_options norm = norm_of(c);
     struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_NORM);
 
-    after.scale = c->t5.scales ? (float)(1 / sqrt((double)c->width)) : 1;
+    after.scale = t5_of(c)->scales ? (float)(1 / sqrt((double)c->width)) : 1;
     program_init(p);
     const int x = program_input(p, "", PROGRAM_TARGET, c->width);
     program_output(p, "", program_drop(p, program_norm(p, x, "decoder.final_layer_norm", &norm), &after));
@@ -283,12 +288,12 @@ static const struct family_layer layers[] = {
 
 static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return index >= c->t5.n_encoder ? DECODER : index + 1 == c->t5.n_encoder ? LAST_OF_ENCODER : ENCODER;
+    return index >= t5_of(c)->n_encoder ? DECODER : index + 1 == t5_of(c)->n_encoder ? LAST_OF_ENCODER : ENCODER;
 }
 
 static uint32_t number_of_block(const struct model_config *c, uint32_t index)
 {
-    return index < c->t5.n_encoder ? index : index - c->t5.n_encoder;
+    return index < t5_of(c)->n_encoder ? index : index - t5_of(c)->n_encoder;
 }
 
 /* A bias in old files that was never used. */
@@ -305,12 +310,9 @@ const struct family family_t5 = {
     .keys = keys,
     .harmless = harmless,
     .defaults =
-        {.family = &family_t5,
-         .n_positions = 1 << 24,
-         .tied = true,
-         .norm_epsilon = 1e-6f,
-         .initializer_range = 1,
-         .t5 = {.n_buckets = 32, .max_distance = 128, .scales = true, .is_encoder_decoder = true, .dropout = 0.1f}},
+        {.family = &family_t5, .n_positions = 1 << 24, .tied = true, .norm_epsilon = 1e-6f, .initializer_range = 1},
+    FAMILY_OWN_DEFAULTS(struct t5_config, .n_buckets = 32, .max_distance = 128, .scales = true,
+                        .is_encoder_decoder = true, .dropout = 0.1f),
     .end_token = 1,
     .padding = FAMILY_NO_TOKEN,
     .trains_padding = true,

@@ -24,22 +24,23 @@ static const char *const layer_types[] = {"basic", "bottleneck", NULL}, *const s
 
 static const struct family_key keys[] = {
     IMAGE_KEYS,
-    {"depths", FAMILY_DEPTHS, .offset = FAMILY_AT(image_net.depths), .required = true},
-    {"layer_type", FAMILY_WORD, .offset = FAMILY_AT(image_net.layer_type), .required = true, .words = layer_types},
-    {"embedding_size", FAMILY_COUNT, .offset = FAMILY_AT(image_net.stem_width), .most = 4096},
-    {"stem", FAMILY_WORD, .offset = FAMILY_AT(image_net.stem), .words = stems},
+    {"depths", FAMILY_DEPTHS, .offset = FAMILY_OWN(struct image_net_config, depths), .required = true},
+    {"layer_type", FAMILY_WORD, .offset = FAMILY_OWN(struct image_net_config, layer_type), .required = true,
+     .words = layer_types},
+    {"embedding_size", FAMILY_COUNT, .offset = FAMILY_OWN(struct image_net_config, stem_width), .most = 4096},
+    {"stem", FAMILY_WORD, .offset = FAMILY_OWN(struct image_net_config, stem), .words = stems},
     {0},
 };
 
 static bool is_bottleneck(const struct model_config *c)
 {
-    return c->image_net.layer_type == BOTTLENECK;
+    return image_net_of(c)->layer_type == BOTTLENECK;
 }
 
 /* Channels of a block's inner values; channels_of: of its result. */
 static uint32_t inner_of(const struct model_config *c, uint32_t stage)
 {
-    return c->image_net.stem_width << stage;
+    return image_net_of(c)->stem_width << stage;
 }
 
 static uint32_t channels_of(const struct model_config *c, uint32_t stage)
@@ -51,7 +52,7 @@ static void complete(struct model_config *c)
 {
     c->n_layers = 0;
     for (uint32_t stage = 0; stage < IMAGE_STAGES; stage++)
-        c->n_layers += c->image_net.depths[stage];
+        c->n_layers += image_net_of(c)->depths[stage];
     c->width = channels_of(c, IMAGE_STAGES - 1);
     image_complete(c);
 }
@@ -62,8 +63,8 @@ static uint32_t stage_of_block(const struct model_config *c, uint32_t *number)
 {
     uint32_t stage = 0;
 
-    while (*number >= c->image_net.depths[stage])
-        *number -= c->image_net.depths[stage++];
+    while (*number >= image_net_of(c)->depths[stage])
+        *number -= image_net_of(c)->depths[stage++];
     return stage;
 }
 
@@ -84,7 +85,7 @@ static uint32_t stage_side(const struct model_config *c, uint32_t stage)
 {
     uint32_t side = c->image.height;
 
-    if (c->image_net.stem == STEM_IMAGENET)
+    if (image_net_of(c)->stem == STEM_IMAGENET)
         side = image_half(image_half(side));
     for (; stage > 0; stage--)
         side = image_half(side);
@@ -123,7 +124,7 @@ static struct block block_of(const struct model_config *c, uint32_t kind)
                       .is_bottleneck = kind >= KINDS};
 
     b.from = b.stride > 1 ? b.to - 1 : b.to;
-    b.channels_in = !enters ? b.channels : stage > 0 ? channels_of(c, stage - 1) : c->image_net.stem_width;
+    b.channels_in = !enters ? b.channels : stage > 0 ? channels_of(c, stage - 1) : image_net_of(c)->stem_width;
     b.changes = b.channels_in != b.channels || b.stride > 1;
     return b;
 }
@@ -136,7 +137,7 @@ static uint32_t first_domain(const struct block *b)
 
 static bool is_large(const struct model_config *c)
 {
-    return c->image_net.stem == STEM_IMAGENET;
+    return image_net_of(c)->stem == STEM_IMAGENET;
 }
 
 static uint32_t stem_domain(const struct model_config *c)
@@ -146,7 +147,8 @@ static uint32_t stem_domain(const struct model_config *c)
 
 static int convolve_stem(struct program *p, const struct model_config *c)
 {
-    const struct image_conv conv = {stem_domain(c), c->image_net.stem_width, is_large(c) ? 7 : 3, is_large(c) ? 2 : 1};
+    const struct image_conv conv = {stem_domain(c), image_net_of(c)->stem_width, is_large(c) ? 7 : 3,
+                                    is_large(c) ? 2 : 1};
 
     program_init(p);
     return image_convolve(p, c, image_pixels(p, c), "conv1", conv);
@@ -169,13 +171,13 @@ static void end_stem(struct program *p, const struct model_config *c, struct ima
 static void finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
 {
     (void)kind;
-    image_join(p, c, &(struct image_value){"inner", stem_domain(c), c->image_net.stem_width}, 1);
+    image_join(p, c, &(struct image_value){"inner", stem_domain(c), image_net_of(c)->stem_width}, 1);
 }
 
 static void write_stem_norm(struct program *p, const struct model_config *c)
 {
     program_init(p);
-    end_stem(p, c, image_input(p, "inner", stem_domain(c), c->image_net.stem_width));
+    end_stem(p, c, image_input(p, "inner", stem_domain(c), image_net_of(c)->stem_width));
 }
 
 static void write_first(struct program *p, const struct model_config *c, uint32_t kind)
@@ -352,8 +354,8 @@ const struct family family_torchvision_resnet = {
     .defaults = {.family = &family_torchvision_resnet,
                  .activation = MODEL_RELU,
                  .norm_epsilon = 1e-5f,
-                 .image = {.height = 224, .channels = 3},
-                 .image_net = {.stem_width = 64}},
+                 .image = {.height = 224, .channels = 3}},
+    FAMILY_OWN_DEFAULTS(struct image_net_config, .stem_width = 64),
     .complete = complete,
     .check = image_check,
     .layers = layers,

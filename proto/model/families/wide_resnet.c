@@ -21,14 +21,15 @@ static const char *const architectures[] = {"WideResNetForImageClassification", 
 
 static const struct family_key keys[] = {
     IMAGE_KEYS,
-    {"depth", FAMILY_COUNT, .offset = FAMILY_AT(image_net.depth), .required = true, .most = MOST_DEPTH},
-    {"widen_factor", FAMILY_COUNT, .offset = FAMILY_AT(image_net.widening), .required = true, .most = MOST_WIDENING},
+    {"depth", FAMILY_COUNT, .offset = FAMILY_OWN(struct image_net_config, depth), .required = true, .most = MOST_DEPTH},
+    {"widen_factor", FAMILY_COUNT, .offset = FAMILY_OWN(struct image_net_config, widening), .required = true,
+     .most = MOST_WIDENING},
     {0},
 };
 
 static uint32_t channels_of(const struct model_config *c, uint32_t stage)
 {
-    return ((uint32_t)STEM_CHANNELS << stage) * c->image_net.widening;
+    return ((uint32_t)STEM_CHANNELS << stage) * image_net_of(c)->widening;
 }
 
 static uint32_t channels_below(const struct model_config *c, uint32_t stage)
@@ -38,14 +39,14 @@ static uint32_t channels_below(const struct model_config *c, uint32_t stage)
 
 static void complete(struct model_config *c)
 {
-    c->n_layers = c->image_net.depth >= LEAST_DEPTH ? (c->image_net.depth - 4) / 6 * STAGES : 0;
+    c->n_layers = image_net_of(c)->depth >= LEAST_DEPTH ? (image_net_of(c)->depth - 4) / 6 * STAGES : 0;
     c->width = channels_of(c, STAGES - 1);
     image_complete(c);
 }
 
 static int check(const struct model_config *c, struct error *err)
 {
-    const uint32_t depth = c->image_net.depth;
+    const uint32_t depth = image_net_of(c)->depth;
 
     if (depth < LEAST_DEPTH || depth % 6 != 4)
         return error_set(err, -EINVAL, "depth is %u: it must be 4 and a multiple of 6, as 10, 16, 28 and 40 are",

@@ -1,4 +1,5 @@
 /* Presets against the published figures, the choice among them, and sentences that lead to published models. */
+#include "proto/model/gpt2.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -56,7 +57,7 @@ TEST(presets_have_no_dropout_but_gpt2_keeps_its_own)
                                           .vocabulary = 256,
                                           .activation = MODEL_GELU_NEW,
                                           .tied = true,
-                                          .gpt2.scale_attention = true,
+                                          GPT2_ON(scale_attention),
                                           .norm_epsilon = 1e-5f,
                                           .initializer_range = 0.049f};
     struct client_model model;
@@ -67,14 +68,14 @@ TEST(presets_have_no_dropout_but_gpt2_keeps_its_own)
     client_model_close(&model);
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("gpt2"), 256, NULL), 0);
     ck_assert_uint_eq(model.config.vocabulary, 256);
-    ck_assert_float_eq(model.config.gpt2.dropout_attention, 0.1f);
-    ck_assert_float_eq(model.config.gpt2.dropout_embedding, 0.1f);
-    ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.1f);
+    ck_assert_float_eq(gpt2_of(&model.config)->dropout_attention, 0.1f);
+    ck_assert_float_eq(gpt2_of(&model.config)->dropout_embedding, 0.1f);
+    ck_assert_float_eq(gpt2_of(&model.config)->dropout_residual, 0.1f);
     client_model_close(&model);
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("text-small"), 2048, NULL), 0);
     ck_assert_int_gt(pread(model.config_fd, config, sizeof config - 1, 0), 0);
     ck_assert_holds(config, "\"bos_token_id\": 256,", "\"eos_token_id\": 256,");
-    ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.0f);
+    ck_assert_float_eq(gpt2_of(&model.config)->dropout_residual, 0.0f);
     ck_assert_float_eq(model.config.initializer_range, 0.049f);
     client_model_close(&model);
 }

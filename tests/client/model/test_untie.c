@@ -3,6 +3,7 @@
 #include "client/model/untie.h"
 
 #include "proto/model/safetensors.h"
+#include "proto/model/t5.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -49,7 +50,7 @@ TEST(a_head_that_differs_is_its_own)
     struct error err = {""};
 
     open_flan(&model);
-    ck_assert(!model.config.tied && !model.config.t5.scales && !config_ties(&model));
+    ck_assert(!model.config.tied && !t5_of(&model.config)->scales && !config_ties(&model));
     ck_assert_int_eq(client_model_match(&model, &err), 0);
     client_model_close(&model);
     expect_file("flan/config.json", "\"tie_word_embeddings\": true");

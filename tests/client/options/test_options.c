@@ -222,8 +222,7 @@ TEST(a_preset_is_trained_on_rows_by_its_recipe)
     ck_assert(out.seq == 24 && out.batch == 43 && out.steps == 90);
 }
 
-static const struct model_config config =
-    GPT2_CONFIG(1, 2, 16, 64, 32, 256, .gpt2.scale_attention = true, .tied = true);
+static const struct model_config config = GPT2_CONFIG(1, 2, 16, 64, 32, 256, GPT2_ON(scale_attention), .tied = true);
 
 #define RECIPE "the preset's recipe: "
 /* What is given of the options, what is known, and what then holds of those that are resolved. */

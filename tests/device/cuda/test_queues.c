@@ -1,5 +1,6 @@
 /* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark
  * holds it back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
+#include "proto/model/gpt2.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
@@ -28,19 +29,16 @@ static const struct plan_choice choices[] = {
 enum { N_CHOICES = sizeof choices / sizeof *choices };
 
 /* Tied, with dropout at every site, and a vocabulary that comes in two units. */
-static const struct model_config config = {
-    &family_gpt2,
-    2,
-    2,
-    8,
-    20,
-    6,
-    8200,
-    MODEL_GELU_NEW,
-    true,
-    1e-5f,
-    0,
-    .gpt2 = {.scale_attention = true, .dropout_attention = 0.1f, .dropout_embedding = 0.1f, .dropout_residual = 0.1f}};
+static struct model_config config(void)
+{
+    struct model_config c = {&family_gpt2, 2,     2,    8,
+                             20,           6,     8200, MODEL_GELU_NEW,
+                             true,         1e-5f, 0,    GPT2_ON(scale_attention)};
+    struct gpt2_config *own = gpt2_edit(&c);
+
+    own->dropout_attention = own->dropout_embedding = own->dropout_residual = 0.1f;
+    return c;
+}
 
 static void set_order(unsigned streams, unsigned threads, uint64_t seed)
 {
@@ -50,10 +48,11 @@ static void set_order(unsigned streams, unsigned threads, uint64_t seed)
 
 TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *PRODUCTS_TYPES)
 {
+    const struct model_config drops = config();
     struct array_link expected;
     struct setting s;
 
-    setting_open(&s, &config, 2, 3);
+    setting_open(&s, &drops, 2, 3);
     s.precision = (enum number_type)(_i % PRODUCTS_TYPES);
     struct device_worker_options options = setting_options(&s, 1, 1);
     set_order(0, 0, 0);

@@ -1,5 +1,6 @@
 /* What one step asks of the CUDA backend besides its arithmetic, counted on the device of tests/sim: launches, copies
  * and zeroings that nothing needs would make no result wrong. */
+#include "proto/model/gpt2.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
@@ -14,9 +15,8 @@ enum {
     CONTRIBUTIONS = BLOCKS + 4 /* two tables of the embedding, the norm, the head */
 };
 
-static const struct model_config plain = {&family_gpt2, BLOCKS, 2,  16,
-                                          24,           9,      16, MODEL_GELU_NEW,
-                                          true,         1e-5f,  0,  .gpt2 = {.scale_attention = true}};
+static const struct model_config plain = {&family_gpt2, BLOCKS,         2,    16,    24, 9,
+                                          16,           MODEL_GELU_NEW, true, 1e-5f, 0,  GPT2_ON(scale_attention)};
 
 /* A step of one part in two microbatches. */
 static struct device_worker_options options_of(const struct setting *s)
@@ -66,7 +66,7 @@ TEST(without_dropout_no_gradient_is_copied)
 {
     struct model_config drops = plain;
 
-    drops.gpt2.dropout_residual = 0.1f;
+    gpt2_edit(&drops)->dropout_residual = 0.1f;
     const unsigned long without = count_step(&plain, NUMBER_FP32).launches;
     ck_assert_uint_eq(count_step(&drops, NUMBER_FP32).launches - without, BLOCKS * MICROBATCHES);
 }

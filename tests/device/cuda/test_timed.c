@@ -212,7 +212,7 @@ static struct model_config drawn(uint64_t *state)
 
     return (struct model_config)GPT2_CONFIG(2 + setting_below(state, 3), heads, width, 4 * width, 12,
                                             40 + setting_below(state, 60), .tied = setting_below(state, 2),
-                                            .gpt2.scale_attention = true);
+                                            GPT2_ON(scale_attention));
 }
 
 struct drawn_run {
@@ -337,7 +337,7 @@ static struct pace measure(const struct setting *s, struct timed_options options
 TEST(a_step_takes_as_long_as_the_slower_of_device_and_optimizer)
 {
     /* 12 equal blocks between small tables, over a link that is fast. */
-    static const struct model_config config = GPT2_CONFIG(N_BLOCKS, 1, 16, 64, 8, 24, .gpt2.scale_attention = true);
+    static const struct model_config config = GPT2_CONFIG(N_BLOCKS, 1, 16, 64, 8, 24, GPT2_ON(scale_attention));
     struct timed_options options = {.profile = round_profile, .update = 1, .n_slots = 16, .n_steps = 1};
     struct setting s;
     struct timed t;

@@ -11,7 +11,7 @@ TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
     struct device_worker worker;
     struct ledger ledger = {0};
 
-    setting_open(&s, &setting_configs[0], 4, 7);
+    setting_open(&s, setting_config(0), 4, 7);
     const struct device_worker_options options = setting_options(&s, 2, 0);
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
     ck_assert_uint_eq(ledger.total.current, worker.plan.arena_bytes + worker.plan.bytes[LEDGER_LIBRARY]);
@@ -30,7 +30,7 @@ TEST(an_impossible_choice_is_refused)
     struct ledger ledger = {0};
     struct error err = {""};
 
-    setting_open(&s, &setting_configs[0], 4, 7);
+    setting_open(&s, setting_config(0), 4, 7);
     const struct device_worker_options options = setting_options(&s, 2, 3);
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, &err), -EINVAL);
     ck_assert_str_eq(err.text, "--microbatch 3: a part has 2 rows");
@@ -46,7 +46,7 @@ TEST(an_impossible_model_is_refused)
     struct ledger ledger = {0};
     struct error err = {""};
 
-    setting_open(&s, &setting_configs[0], 4, 7);
+    setting_open(&s, setting_config(0), 4, 7);
     struct device_worker_options options = setting_options(&s, 2, 0);
     options.config.n_heads = 5; /* does not divide 12 */
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, &err), -EINVAL);

@@ -49,22 +49,22 @@ static void on_capture(void *data, uint32_t reader, uint32_t unit, uint64_t step
 
 static void begin(struct run *run, int way, uint64_t first_step)
 {
-    const struct inprocess_options options = {.config = GPT2_CONFIG(3, 2, 16, 64, 16, 64, .tied = true,
-                                                                    .gpt2 = {.scale_attention = true,
-                                                                             .dropout_attention = 0.1f,
-                                                                             .dropout_embedding = 0.1f,
-                                                                             .dropout_residual = 0.1f}),
-                                              .batch = BATCH,
-                                              .seq = SEQ,
-                                              .n_parts = ways[way].n_parts,
-                                              .microbatch = 1,
-                                              .n_workers = ways[way].n_workers,
-                                              .adamw = ways[way].adamw,
-                                              .deterministic = true,
-                                              .seed = 9,
-                                              .first_step = first_step};
+    struct inprocess_options options = {.config = GPT2_CONFIG(3, 2, 16, 64, 16, 64, .tied = true),
+                                        .batch = BATCH,
+                                        .seq = SEQ,
+                                        .n_parts = ways[way].n_parts,
+                                        .microbatch = 1,
+                                        .n_workers = ways[way].n_workers,
+                                        .adamw = ways[way].adamw,
+                                        .deterministic = true,
+                                        .seed = 9,
+                                        .first_step = first_step};
     struct error err = {""};
 
+    *gpt2_edit(&options.config) = (struct gpt2_config){.scale_attention = true,
+                                                       .dropout_attention = 0.1f,
+                                                       .dropout_embedding = 0.1f,
+                                                       .dropout_residual = 0.1f};
     *run = (struct run){0};
     ck_assert_msg(inprocess_open(&run->ip, &options, &err) == 0, "%s", err.text);
     ck_assert_uint_le(run->ip->model.n_units, MAX_UNITS);

@@ -1,5 +1,6 @@
 /* Several hosts' stores, each with the optimizer state of its own units, are one host's store in parts. All are in this
  * process. Whatever a transport would move is copied. */
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/host.h"
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
@@ -73,7 +74,7 @@ static void open_host(struct store_fixture *f, int i, uint32_t host, uint32_t n_
                                     .seed = 7};
 
     config.tied = way->tied;
-    config.gpt2.scale_attention = true;
+    gpt2_edit(&config)->scale_attention = true;
     ck_assert_int_eq(model_init(&model, &config, &err), 0);
     ck_assert(!way->freeze ||
               model_freeze(&model, way->freeze, model_base_of(way->base, options.precision), &err) == 0);

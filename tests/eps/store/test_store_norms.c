@@ -1,6 +1,7 @@
 /* What the store remembers of each token: the norms of gradients (eps/store/norms.h). */
 #include "eps/store/norms.h"
 #include "eps/store/updater.h"
+#include "proto/model/gpt2.h"
 #include "proto/model/norms.h"
 #include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"
@@ -43,7 +44,7 @@ static void open_host(struct store_fixture *f, bool fenced, uint32_t host, uint3
     *f = (struct store_fixture){0};
     config.tied = true;
     config.activation = MODEL_RELU;
-    config.gpt2.scale_attention = true;
+    gpt2_edit(&config)->scale_attention = true;
     ck_assert_int_eq(model_init(&f->model, &config, &err), 0);
     model_approximate(&f->model, &(struct model_approximation){.samples = true});
     plan_remember_norms(&f->model, &goal);

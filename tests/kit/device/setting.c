@@ -1,9 +1,13 @@
 #include "tests/kit/device/setting.h"
 
+#include "proto/model/decoder.h"
+#include "proto/model/encoder.h"
 #include "proto/model/family.h"
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/segments.h"
 #include "proto/plan/memory/units.h"
 #include "proto/wire/message.h"
+#include "tests/families/alternating.h"
 #include "tests/kit/device/backend.h"
 
 #include <check.h>
@@ -11,15 +15,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct model_config setting_configs[SETTING_CONFIGS] = {
-    {&family_gpt2, 2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
-    {&family_gpt2, 1, 1, 14, 24, 9, 11, MODEL_GELU, false, 1e-5f, 0, .gpt2 = {.scale_attention = false}},
-    {&family_gpt2, 3, 5, 15, 7, 9, 13, MODEL_RELU, true, 1e-3f, 0,
-     .gpt2 = {.scale_attention = true, .scale_by_layer = true}},
-    {&family_gpt2, 2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, 1e-5f, 0,
-     .gpt2 = {.scale_attention = true, .dropout_attention = 0.2f, .dropout_embedding = 0.3f, .dropout_residual = 0.1f}},
-};
 const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+const struct model_config *setting_config(int i)
+{
+    static const struct model_config configs[SETTING_CONFIGS] = {
+        {&family_gpt2, 2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, 1e-5f, 0, GPT2_ON(scale_attention)},
+        {&family_gpt2, 1, 1, 14, 24, 9, 11, MODEL_GELU, false, 1e-5f, 0, .own = {{0}}},
+        {&family_gpt2, 3, 5, 15, 7, 9, 13, MODEL_RELU, true, 1e-3f, 0, GPT2_ON(scale_attention),
+         GPT2_ON(scale_by_layer)},
+        {&family_gpt2, 2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, 1e-5f, 0, .own = {{0}}},
+    };
+    static struct model_config drops;
+
+    if (i < SETTING_CONFIGS - 1)
+        return &configs[i];
+    drops = configs[i];
+    *gpt2_edit(&drops) = (struct gpt2_config){.scale_attention = true,
+                                              .dropout_attention = 0.2f,
+                                              .dropout_embedding = 0.3f,
+                                              .dropout_residual = 0.1f};
+    return &drops;
+}
 
 double setting_random(uint64_t *state)
 {
@@ -37,7 +54,7 @@ static void draw_rows(struct setting *s, uint64_t *state)
     for (uint32_t row = 0; row < s->batch; row++) {
         const uint32_t n = 1 + setting_below(state, s->seq), at = row * s->seq;
         const float number = (float)setting_random(state);
-        s->rows[row] = (struct plan_row){n, c->encoder.n_segments > 1 ? setting_below(state, n + 1) : n};
+        s->rows[row] = (struct plan_row){n, encoder_of(c)->n_segments > 1 ? setting_below(state, n + 1) : n};
         for (uint32_t t = 0; t < s->seq; t++) {
             s->ids[at + t] = setting_below(state, c->vocabulary);
             s->labels[at + t] = PLAN_NO_LABEL;
@@ -118,71 +135,72 @@ static const struct family *find_family(const char *name)
 }
 
 /* The same sizes, of BERT or RoBERTa; with a label to predict or without. */
-static struct model_config encoder_of(struct model_config c, uint64_t *state)
+static struct model_config random_encoder(struct model_config c, uint64_t *state)
 {
     const uint32_t first = setting_below(state, 2) ? 2 : 0;
-    const struct gpt2_config gpt2 = c.gpt2;
+    const struct gpt2_config gpt2 = *gpt2_of(&c);
 
     c.family = find_family(first ? "roberta" : "bert");
     c.n_labels = setting_below(state, 4);
     c.regression = c.n_labels == 1;
     c.tied = c.n_labels == 0;
-    c.encoder = (struct encoder_config){.n_segments = 1 + setting_below(state, 2),
-                                        .n_rows = first + c.n_positions,
-                                        .first_row = first,
-                                        .dropout_attention = gpt2.dropout_attention,
-                                        .dropout_hidden = gpt2.dropout_residual,
-                                        .dropout_classifier = gpt2.dropout_embedding};
+    *encoder_edit(&c) = (struct encoder_config){.n_segments = 1 + setting_below(state, 2),
+                                                .n_rows = first + c.n_positions,
+                                                .first_row = first,
+                                                .dropout_attention = gpt2.dropout_attention,
+                                                .dropout_hidden = gpt2.dropout_residual,
+                                                .dropout_classifier = gpt2.dropout_embedding};
     return c;
 }
 
 /* The same sizes, of a family whose blocks differ: a period of them, or more. */
-static struct model_config alternating_of(struct model_config c, uint64_t *state)
+static struct model_config random_alternating(struct model_config c, uint64_t *state)
 {
     c.family = find_family("alternating");
     c.n_layers += 3;
-    c.decoder = (struct decoder_config){.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1,
-                                        .head_width = 2 * (1 + setting_below(state, 4)),
-                                        .pattern = 1 + setting_below(state, 60),
-                                        .window = 1 + setting_below(state, 8),
-                                        .n_full = setting_below(state, 2) ? c.n_heads : 1,
-                                        .score_width = 2 * (1 + setting_below(state, 4)),
-                                        .rope = {.base = 10000}};
+    struct alternating_config *a = alternating_edit(&c);
+    *a = (struct alternating_config){.decoder.rope.base = 10000};
+    a->decoder.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1;
+    a->decoder.head_width = 2 * (1 + setting_below(state, 4));
+    a->wide_width = 1 + setting_below(state, 60);
+    a->decoder.window = 1 + setting_below(state, 8);
+    a->n_window_kv_heads = setting_below(state, 2) ? c.n_heads : 1;
+    a->window_head_width = 2 * (1 + setting_below(state, 4));
     c.family->complete(&c);
     return c;
 }
 
 /* The same sizes, of a family whose blocks are of several layers. */
-static struct model_config layered_of(struct model_config c, const char *family, uint64_t *state)
+static struct model_config random_layered(struct model_config c, const char *family, uint64_t *state)
 {
     c.family = find_family(family);
     c.n_layers = (c.n_layers + 1) / 2;
     c.inner_width = 4 * ((c.inner_width + 3) / 4);
-    c.decoder = (struct decoder_config){.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1,
-                                        .head_width = 2 * (1 + setting_below(state, 4)),
-                                        .rope = {.base = 10000}};
+    *decoder_edit(&c) = (struct decoder_config){.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1,
+                                                .head_width = 2 * (1 + setting_below(state, 4)),
+                                                .rope = {.base = 10000}};
     c.family->complete(&c);
     return c;
 }
 
 /* Of a family that tests alone have. */
-static struct model_config own_of(struct model_config c, uint64_t *state)
+static struct model_config random_own(struct model_config c, uint64_t *state)
 {
     static const char *const layered[] = {"chunked", "experts", "shifted", "part_norm", NULL};
     const char *family = layered[setting_below(state, sizeof layered / sizeof *layered)];
 
-    return family ? layered_of(c, family, state) : alternating_of(c, state);
+    return family ? random_layered(c, family, state) : random_alternating(c, state);
 }
 
 struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments)
 {
-    struct model_config config = setting_configs[0];
+    struct model_config config = *setting_config(0);
 
     config.family = find_family("bert");
     config.n_labels = n_labels;
     config.regression = n_labels == 1;
     config.tied = false;
-    config.encoder = (struct encoder_config){.n_segments = n_segments, .n_rows = config.n_positions};
+    *encoder_edit(&config) = (struct encoder_config){.n_segments = n_segments, .n_rows = config.n_positions};
     return config;
 }
 
@@ -190,27 +208,28 @@ struct model_config setting_random_config(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 3);
     const bool cut = setting_below(state, 2) && !backend_get()->simulated, drops = setting_below(state, 3) == 0;
-    const struct model_config c = {.family = &family_gpt2,
-                                   .n_layers = 1 + setting_below(state, 4),
-                                   .n_heads = heads,
-                                   .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
-                                   .inner_width = 1 + setting_below(state, 40),
-                                   .n_positions = 12,
-                                   .vocabulary =
-                                       cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
-                                   .activation = (enum model_activation)setting_below(state, 3),
-                                   .tied = setting_below(state, 2),
-                                   .gpt2.scale_attention = true,
-                                   .norm_epsilon = 1e-5f,
-                                   .gpt2.dropout_attention = drops ? 0.1f : 0,
-                                   .gpt2.dropout_embedding = drops ? 0.2f : 0,
-                                   .gpt2.dropout_residual = drops ? 0.3f : 0};
+    struct model_config c = {.family = &family_gpt2,
+                             .n_layers = 1 + setting_below(state, 4),
+                             .n_heads = heads,
+                             .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
+                             .inner_width = 1 + setting_below(state, 40),
+                             .n_positions = 12,
+                             .vocabulary = cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
+                             .activation = (enum model_activation)setting_below(state, 3),
+                             .tied = setting_below(state, 2),
+                             GPT2_ON(scale_attention),
+                             .norm_epsilon = 1e-5f};
 
+    if (drops)
+        *gpt2_edit(&c) = (struct gpt2_config){.scale_attention = true,
+                                              .dropout_attention = 0.1f,
+                                              .dropout_embedding = 0.2f,
+                                              .dropout_residual = 0.3f};
     switch (setting_below(state, 3)) {
     case 0:
-        return encoder_of(c, state);
+        return random_encoder(c, state);
     case 1:
-        return own_of(c, state);
+        return random_own(c, state);
     default:
         return c;
     }

@@ -13,7 +13,7 @@
 enum { SETTING_CONFIGS = 4, SETTING_SEED = 7, SETTING_STEP = 5 };
 
 /* Odd head counts and widths, tied and not, every activation and scale; dropout at every site in the last. */
-extern const struct model_config setting_configs[SETTING_CONFIGS];
+const struct model_config *setting_config(int i); /* 0 to SETTING_CONFIGS - 1; borrowed */
 
 /* 0, 1, 2, ...: all parts, in order. */
 extern const uint32_t setting_parts[ARRAY_LINK_PARTS];

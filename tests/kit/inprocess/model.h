@@ -2,6 +2,7 @@
 #ifndef TESTS_KIT_INPROCESS_MODEL_H
 #define TESTS_KIT_INPROCESS_MODEL_H
 
+#include "proto/model/gpt2.h"
 #include "proto/model/model.h"
 
 /* GPT-2's initializer: blocks, heads, width, width inside of a block, positions, tokens; then whatever else is set, as

@@ -27,7 +27,7 @@ void sparse_fixture_open(struct store_fixture *f, const struct sparse *sparse, c
 
     *f = (struct store_fixture){0};
     c.tied = true;
-    c.gpt2.scale_attention = true;
+    gpt2_edit(&c)->scale_attention = true;
     ck_assert_msg(model_init(&f->model, &c, &err) == 0, "%s", err.text);
     model_sparsify(&f->model, sparse);
     ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);

@@ -38,7 +38,7 @@ void store_fixture_open_frozen(struct store_fixture *f, struct model_config conf
 
     *f = (struct store_fixture){0};
     config.tied = tied;
-    config.gpt2.scale_attention = true;
+    gpt2_edit(&config)->scale_attention = true;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
     ck_assert_msg(!*freeze ||
                       model_freeze(&f->model, freeze, model_base_of(options->base, options->precision), &err) == 0,

@@ -1,5 +1,6 @@
 #include "tests/kit/reference/reference_gpt2.h"
 
+#include "proto/model/gpt2.h"
 #include "proto/wire/message.h"
 #include "tests/kit/reference/reference.h"
 #include "tests/kit/device/setting.h"
@@ -111,16 +112,16 @@ static struct device_dropout dropout_of(const struct reference_batch *batch, flo
 static void attend(const struct row *r)
 {
     const struct model_config *c = &r->ref->model->config;
-    const double scale = c->gpt2.scale_attention ? sqrt((double)c->n_heads / c->width) : 1;
+    const double scale = gpt2_of(c)->scale_attention ? sqrt((double)c->n_heads / c->width) : 1;
     const struct device_attention op = {.n_rows = 1,
                                         .n_tokens = r->batch->seq,
                                         .n_heads = c->n_heads,
                                         .width = c->width,
-                                        .scale = (float)(scale / (c->gpt2.scale_by_layer ? r->block + 1 : 1)),
+                                        .scale = (float)(scale / (gpt2_of(c)->scale_by_layer ? r->block + 1 : 1)),
                                         .qkv = r->qkv,
                                         .out = r->y,
                                         .log_sum_exp = r->room,
-                                        .dropout = dropout_of(r->batch, c->gpt2.dropout_attention, r->unit,
+                                        .dropout = dropout_of(r->batch, gpt2_of(c)->dropout_attention, r->unit,
                                                               RANDOM_DROPOUT_ATTENTION, r->number)};
 
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
@@ -130,7 +131,7 @@ static void attend(const struct row *r)
 static void add_residual(const struct row *r, enum random_site site)
 {
     const struct model_config *c = &r->ref->model->config;
-    const struct device_dropout dropout = dropout_of(r->batch, c->gpt2.dropout_residual, r->unit, site, r->number);
+    const struct device_dropout dropout = dropout_of(r->batch, gpt2_of(c)->dropout_residual, r->unit, site, r->number);
 
     for (size_t i = 0; i < (size_t)r->batch->seq * c->width; i++)
         r->x[i] += r->z[i] * reference_dropout(&dropout, 0, i);
@@ -167,7 +168,7 @@ static void embed(const struct row *r)
     const uint64_t unit = m->units[m->visits[layer->first_visit + layer->n_visits - 1]].id;
 
     const struct device_dropout dropout =
-        dropout_of(r->batch, m->config.gpt2.dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING, r->number);
+        dropout_of(r->batch, gpt2_of(&m->config)->dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING, r->number);
 
     for (size_t t = 0; t < seq; t++)
         for (size_t i = 0; i < width; i++)

@@ -77,7 +77,7 @@ TEST(only_blocks_are_dropped)
     struct setting s;
     uint32_t n = 0;
 
-    setting_open(&s, &setting_configs[0], 4, 8);
+    setting_open(&s, setting_config(0), 4, 8);
     memset(&drop, 0xff, sizeof drop);
     for (uint32_t visit = 0; visit < s.model.n_visits; visit++)
         n += model_drop_has(&drop, &s.model, visit);
@@ -103,7 +103,7 @@ TEST(a_probability_is_below_one)
     struct setting s;
 
     for (size_t i = 0; i < COUNT(bad); i++) {
-        setting_open(&s, &setting_configs[0], 4, 8);
+        setting_open(&s, setting_config(0), 4, 8);
         ck_assert_int_eq(prepare(&s, bad[i], NULL, &err), -EINVAL);
         ck_assert_holds(err.text, "it must be from 0 to below 1");
     }

@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/dynamic_conv.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@ TEST(numbers_are_those_of_the_file)
                               "'source_vocab_size': 300, 'decoder_start_token_id': 7, 'pad_token_id': 1}",
                         &err) == 0,
                   "%s", err.text);
-    const struct dynamic_conv_config *d = &c.dynamic_conv;
+    const struct dynamic_conv_config *d = dynamic_conv_of(&c);
     ck_assert(c.width == 96 && c.n_heads == 4 && c.inner_width == 150 && c.n_layers == 5 && !c.tied && c.start == 7);
     ck_assert(c.vocabulary == 211 && c.source_vocabulary == 300 && c.has_padding && c.padding == 1 && d->gated);
     ck_assert(d->encoder.n == 3 && d->encoder.taps[1] == 7 && d->decoder.n == 2 && d->decoder.taps[1] == 31);

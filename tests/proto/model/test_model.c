@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_config gpt2 = GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .activation = MODEL_GELU_NEW,
-                                                    .tied = true, .gpt2.scale_attention = true);
+static const struct model_config gpt2 =
+    GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .activation = MODEL_GELU_NEW, .tied = true, GPT2_ON(scale_attention));
 
 /* Odd sizes throughout: wte 2121, wpe 399, three blocks of 4 * 21^2 + 2 * 21 * 37 + 9 * 21 + 37 = 3544 (of which 184 in
  * biases), ln_f 42, lm_head 2121: 15315 in all. */

@@ -2,6 +2,8 @@
 #include "tests/kit/test.h"
 #include "tests/proto/model/config_texts.h"
 
+#include "proto/model/gpt2.h"
+#include "proto/model/model_config_print.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -45,10 +47,10 @@ static const struct model_config defaults = {.n_layers = 2,
                                              .vocabulary = 96,
                                              .tied = true,
                                              .norm_epsilon = 1e-5f,
-                                             .initializer_range = 0.02f,
-                                             .gpt2 = {true, false, 0.1f, 0.1f, 0.1f}};
+                                             .initializer_range = 0.02f};
+static const struct gpt2_config own_defaults = {true, false, 0.1f, 0.1f, 0.1f};
 
-static void check_numbers(const char *text, const struct model_config *want)
+static void check_numbers(const char *text, const struct model_config *want, const struct gpt2_config *own)
 {
     struct model_config c;
     struct error err;
@@ -61,15 +63,15 @@ static void check_numbers(const char *text, const struct model_config *want)
         {c.activation, want->activation}};
     const float reals[][2] = {{c.norm_epsilon, want->norm_epsilon},
                               {c.initializer_range, want->initializer_range},
-                              {c.gpt2.dropout_residual, want->gpt2.dropout_residual},
-                              {c.gpt2.dropout_embedding, want->gpt2.dropout_embedding},
-                              {c.gpt2.dropout_attention, want->gpt2.dropout_attention}};
+                              {gpt2_of(&c)->dropout_residual, own->dropout_residual},
+                              {gpt2_of(&c)->dropout_embedding, own->dropout_embedding},
+                              {gpt2_of(&c)->dropout_attention, own->dropout_attention}};
     for (int i = 0; i < COUNT(counts); i++)
         ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
     for (int i = 0; i < COUNT(reals); i++)
         ck_assert_float_eq(reals[i][0], reals[i][1]);
-    ck_assert(c.tied == want->tied && c.gpt2.scale_attention == want->gpt2.scale_attention &&
-              c.gpt2.scale_by_layer == want->gpt2.scale_by_layer);
+    ck_assert(c.tied == want->tied && gpt2_of(&c)->scale_attention == own->scale_attention &&
+              gpt2_of(&c)->scale_by_layer == own->scale_by_layer);
 }
 
 TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
@@ -81,23 +83,24 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
                        {"gelu", MODEL_GELU},         {"relu", MODEL_RELU},
                        {"silu", MODEL_SILU},         {"swish", MODEL_SILU}};
 
-    check_numbers(full, &(struct model_config){.n_layers = 12,
-                                               .n_heads = 12,
-                                               .width = 768,
-                                               .inner_width = 1000,
-                                               .n_positions = 1024,
-                                               .vocabulary = 50257,
-                                               .activation = MODEL_RELU,
-                                               .norm_epsilon = 1e-6f,
-                                               .initializer_range = 0.01f,
-                                               .gpt2 = {false, true, 0.5f, 0, 0.25f}});
-    check_numbers(PASSED_OVER "}", &defaults);
+    check_numbers(full,
+                  &(struct model_config){.n_layers = 12,
+                                         .n_heads = 12,
+                                         .width = 768,
+                                         .inner_width = 1000,
+                                         .n_positions = 1024,
+                                         .vocabulary = 50257,
+                                         .activation = MODEL_RELU,
+                                         .norm_epsilon = 1e-6f,
+                                         .initializer_range = 0.01f},
+                  &(struct gpt2_config){false, true, 0.5f, 0, 0.25f});
+    check_numbers(PASSED_OVER "}", &defaults, &own_defaults);
     for (int i = 0; i < COUNT(activations); i++) {
         struct model_config want = defaults;
         char text[512];
         want.activation = activations[i].activation;
         snprintf(text, sizeof text, SMALLEST ", 'activation_function': '%s'}", activations[i].name);
-        check_numbers(text, &want);
+        check_numbers(text, &want, &own_defaults);
     }
 }
 
@@ -299,12 +302,13 @@ TEST(a_value_too_long_for_a_sentence_is_shortened)
 TEST(the_check_alone_refuses_hostile_numbers)
 {
     struct model_config valid = defaults, c;
-    float *const reals[] = {&c.norm_epsilon, &c.gpt2.dropout_attention, &c.gpt2.dropout_embedding,
-                            &c.gpt2.dropout_residual, &c.initializer_range};
+    float *const reals[] = {&c.norm_epsilon, &gpt2_edit(&c)->dropout_attention, &gpt2_edit(&c)->dropout_embedding,
+                            &gpt2_edit(&c)->dropout_residual, &c.initializer_range};
     uint32_t *const counts[] = {&c.n_layers, &c.n_heads, &c.width, &c.inner_width, &c.n_positions, &c.vocabulary};
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, -1e-38f, 1.5f};
 
     valid.family = &family_gpt2;
+    *gpt2_edit(&valid) = own_defaults;
     ck_assert_int_eq(model_config_check(&valid, NULL), 0);
     for (int i = 0; i < COUNT(reals); i++)
         for (int k = 0; k < COUNT(bad); k++) {

@@ -3,6 +3,8 @@
 #include "tests/kit/test.h"
 #include "tests/proto/model/config_texts.h"
 
+#include "proto/model/decoder.h"
+#include "proto/model/encoder.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -102,22 +104,22 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
                                   {c.n_positions, decoders[_i].n_positions},
                                   {c.tied, decoders[_i].tied},
                                   {c.activation, MODEL_SILU},
-                                  {c.decoder.n_kv_heads, want->n_kv_heads},
-                                  {c.decoder.head_width, want->head_width},
-                                  {c.decoder.window, want->window},
-                                  {(uint32_t)c.decoder.sliding.set[0], (uint32_t)want->sliding.set[0]},
-                                  {c.decoder.qkv_bias, want->qkv_bias},
-                                  {c.decoder.output_bias, want->output_bias},
-                                  {c.decoder.mlp_bias, want->mlp_bias},
-                                  {c.decoder.rope.scaling, want->rope.scaling},
-                                  {c.decoder.rope.n_trained, want->rope.n_trained}};
+                                  {decoder_of(&c)->n_kv_heads, want->n_kv_heads},
+                                  {decoder_of(&c)->head_width, want->head_width},
+                                  {decoder_of(&c)->window, want->window},
+                                  {(uint32_t)decoder_of(&c)->sliding.set[0], (uint32_t)want->sliding.set[0]},
+                                  {decoder_of(&c)->qkv_bias, want->qkv_bias},
+                                  {decoder_of(&c)->output_bias, want->output_bias},
+                                  {decoder_of(&c)->mlp_bias, want->mlp_bias},
+                                  {decoder_of(&c)->rope.scaling, want->rope.scaling},
+                                  {decoder_of(&c)->rope.n_trained, want->rope.n_trained}};
     const float reals[][2] = {{c.norm_epsilon, 1e-6f},
                               {c.initializer_range, 0.02f},
-                              {c.decoder.dropout_attention, want->dropout_attention},
-                              {c.decoder.rope.base, want->rope.base},
-                              {c.decoder.rope.factor, want->rope.factor},
-                              {c.decoder.rope.low, want->rope.low},
-                              {c.decoder.rope.high, want->rope.high}};
+                              {decoder_of(&c)->dropout_attention, want->dropout_attention},
+                              {decoder_of(&c)->rope.base, want->rope.base},
+                              {decoder_of(&c)->rope.factor, want->rope.factor},
+                              {decoder_of(&c)->rope.low, want->rope.low},
+                              {decoder_of(&c)->rope.high, want->rope.high}};
     for (int i = 0; i < COUNT(counts); i++)
         ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
     for (int i = 0; i < COUNT(reals); i++)
@@ -167,7 +169,7 @@ TEST_EACH(gemma_3_s_rope_scaling_counts_by_its_rope_type_alone, COUNT(gemma3_rop
     struct error err;
 
     ck_assert_msg(parse(&c, gemma3_ropes[_i].text, &err) == 0, "%s", err.text);
-    ck_assert_int_eq(c.decoder.rope.scaling, gemma3_ropes[_i].scaling);
+    ck_assert_int_eq(decoder_of(&c)->rope.scaling, gemma3_ropes[_i].scaling);
 }
 
 /* The padding_idx of nn.Embedding in transformers 5.23, of which GPT-2's has none. -1: none. */
@@ -210,7 +212,7 @@ TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
     struct error err;
 
     ck_assert_msg(parse(&c, gemma3s[_i].text, &err) == 0, "%s", err.text);
-    const struct decoder_config *d = &c.decoder;
+    const struct decoder_config *d = decoder_of(&c);
     ck_assert(c.tied && c.activation == MODEL_GELU_NEW && d->head_norm && d->norm_offset && d->norms_after);
     ck_assert_uint_eq(d->n_kv_heads, 4);
     ck_assert_uint_eq(d->head_width, 256);
@@ -241,8 +243,8 @@ TEST_EACH(gemma_s_numbers_are_those_of_transformers, COUNT(gemmas))
 
     ck_assert_msg(parse(&c, gemmas[_i], &err) == 0, "%s", err.text);
     ck_assert(c.activation == MODEL_GELU_NEW && c.tied && c.n_positions == 8192);
-    ck_assert(c.decoder.head_width == 256 && c.decoder.n_kv_heads == 1 && c.decoder.norm_offset);
-    ck_assert(!c.decoder.qkv_bias && !c.decoder.output_bias && c.decoder.rope.base == 10000);
+    ck_assert(decoder_of(&c)->head_width == 256 && decoder_of(&c)->n_kv_heads == 1 && decoder_of(&c)->norm_offset);
+    ck_assert(!decoder_of(&c)->qkv_bias && !decoder_of(&c)->output_bias && decoder_of(&c)->rope.base == 10000);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
 }
 
@@ -275,10 +277,10 @@ TEST_EACH(an_encoder_s_numbers_are_those_of_transformers, COUNT(encoders))
 
     ck_assert_msg(parse(&c, encoders[_i].text, &err) == 0, "%s", err.text);
     ck_assert(c.activation == MODEL_GELU && c.tied && c.n_positions == encoders[_i].n_positions);
-    ck_assert(c.encoder.n_segments == want->n_segments && c.encoder.n_rows == want->n_rows);
-    ck_assert(c.encoder.first_row == want->first_row && c.encoder.pad == want->pad);
-    ck_assert_float_eq(c.encoder.dropout_attention, want->dropout_attention);
-    ck_assert_float_eq(c.encoder.dropout_hidden, want->dropout_hidden);
+    ck_assert(encoder_of(&c)->n_segments == want->n_segments && encoder_of(&c)->n_rows == want->n_rows);
+    ck_assert(encoder_of(&c)->first_row == want->first_row && encoder_of(&c)->pad == want->pad);
+    ck_assert_float_eq(encoder_of(&c)->dropout_attention, want->dropout_attention);
+    ck_assert_float_eq(encoder_of(&c)->dropout_hidden, want->dropout_hidden);
     ck_assert_float_eq(c.norm_epsilon, 1e-12f);
     ck_assert_float_eq(c.initializer_range, 0.02f);
 }
@@ -311,5 +313,5 @@ TEST_EACH(a_classifier_s_labels_are_those_of_transformers, COUNT(classifiers))
     ck_assert_uint_eq(c.n_labels, classifiers[_i].n_labels);
     ck_assert(c.regression == (c.n_labels == 1) && c.tied == (c.n_labels == 0));
     ck_assert_uint_eq(model_outputs(&c), c.n_labels ? c.n_labels : c.vocabulary);
-    ck_assert_float_eq(c.encoder.dropout_classifier, classifiers[_i].dropout);
+    ck_assert_float_eq(encoder_of(&c)->dropout_classifier, classifiers[_i].dropout);
 }

@@ -4,6 +4,7 @@
 #include "tests/kit/test.h"
 
 #include "proto/model/family.h"
+#include "proto/model/t5.h"
 
 #include <errno.h>
 #include <string.h>
@@ -43,12 +44,12 @@ TEST_EACH(numbers_are_those_of_transformers, COUNT(configs))
     struct error err = {""};
 
     ck_assert_msg(parse(&c, configs[_i].text, &err) == 0, "%s", err.text);
-    ck_assert(c.width == 96 && c.inner_width == 150 && c.n_heads == 4 && c.t5.head_width == 20);
-    ck_assert(c.t5.n_encoder == 3 && c.t5.n_decoder == configs[_i].n_decoder);
+    ck_assert(c.width == 96 && c.inner_width == 150 && c.n_heads == 4 && t5_of(&c)->head_width == 20);
+    ck_assert(t5_of(&c)->n_encoder == 3 && t5_of(&c)->n_decoder == configs[_i].n_decoder);
     ck_assert_uint_eq(c.n_layers, 3 + configs[_i].n_decoder);
     ck_assert_uint_eq(c.start, configs[_i].start);
-    ck_assert(c.tied == configs[_i].tied && c.t5.scales == configs[_i].scales && !c.has_padding);
-    ck_assert_float_eq(c.t5.dropout, configs[_i].dropout);
+    ck_assert(c.tied == configs[_i].tied && t5_of(&c)->scales == configs[_i].scales && !c.has_padding);
+    ck_assert_float_eq(t5_of(&c)->dropout, configs[_i].dropout);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
 }
 

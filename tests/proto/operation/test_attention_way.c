@@ -79,12 +79,13 @@ static struct plan_goal goal_of(enum plan_purpose purpose, enum number_type type
 
 static uint64_t workspace_of(enum plan_attention way, const struct plan_goal *goal, float dropout, uint32_t window)
 {
-    const struct model_config config = GPT2_CONFIG(1, 2, 256, 128, 256, 64, .gpt2.dropout_attention = dropout);
+    struct model_config config = GPT2_CONFIG(1, 2, 256, 128, 256, 64);
     const struct plan_setting setting = {
         .backend = &plan_cuda, .attention = way, .goal = *goal, .share_rows = 1, .part_rows = 1, .n_threads = 1};
     struct plan_places places;
     struct model model;
 
+    gpt2_edit(&config)->dropout_attention = dropout;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     struct model_program *block = &model.programs[model.block];
     for (int i = 0; i < block->program.n_operations; i++)

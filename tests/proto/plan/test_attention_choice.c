@@ -17,7 +17,7 @@ static struct plan_fit_asked asked;
 static void use_heads_of(uint32_t head)
 {
     const struct model_config config =
-        GPT2_CONFIG(2, 4, 4 * head, 16 * head, 1024, 256, .tied = true, .gpt2.scale_attention = true);
+        GPT2_CONFIG(2, 4, 4 * head, 16 * head, 1024, 256, .tied = true, GPT2_ON(scale_attention));
 
     model_free(&model);
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);

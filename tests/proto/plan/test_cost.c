@@ -10,8 +10,7 @@
 
 /* Two blocks of 64 (256 inside), 256 tokens, 32 positions, a tied head of one unit. Parameters by hand: a block
  * 12 * 64^2 + 13 * 64 = 49984, the norm 128, the tables 16384 and 2048. */
-static const struct model_config config =
-    GPT2_CONFIG(2, 1, 64, 256, 32, 256, .tied = true, .gpt2.scale_attention = true);
+static const struct model_config config = GPT2_CONFIG(2, 1, 64, 256, 32, 256, .tied = true, GPT2_ON(scale_attention));
 enum { BLOCK = 49984, NORM = 128, TABLE = 16384, POSITIONS = 2048, ROWS = 4, SEQ = 32, TOKENS = ROWS * SEQ };
 
 static struct model model;
@@ -102,8 +101,7 @@ TEST(rows_are_priced_at_the_tokens_that_their_microbatch_computes)
 TEST(attention_is_priced_at_the_rate_of_rows_as_long)
 {
     enum { LONG = 1024 };
-    const struct model_config longer =
-        GPT2_CONFIG(2, 1, 64, 256, LONG, 256, .tied = true, .gpt2.scale_attention = true);
+    const struct model_config longer = GPT2_CONFIG(2, 1, 64, 256, LONG, 256, .tied = true, GPT2_ON(scale_attention));
     const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
     const double attention = 2 * (2 * (2 * LONG * 64 / 0.4) + 5 * LONG * 64 / 0.3);
 

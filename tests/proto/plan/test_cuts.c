@@ -49,7 +49,7 @@ static uint64_t stash_of(const struct plan *plan, const struct model *model)
 TEST(no_division_takes_less_than_the_one_that_is_found)
 {
     enum { LAYERS = 14 };
-    const struct model_config config = GPT2_CONFIG(LAYERS - 3, 2, 8, 32, 16, 64, .gpt2.scale_attention = true);
+    const struct model_config config = GPT2_CONFIG(LAYERS - 3, 2, 8, 32, 16, 64, GPT2_ON(scale_attention));
     const struct plan_setting s = {.backend = &plan_cpu,
                                    .goal = {.purpose = PLAN_TRAIN, .batch = 2, .seq = 16, .n_parts = 1},
                                    .share_rows = 2,
@@ -83,7 +83,7 @@ TEST(no_division_takes_less_than_the_one_that_is_found)
  * for five, segments can write 4, 3, 2 and 1, with which 11 are there; in six, 16. */
 TEST(segments_are_the_larger_the_lower_they_are)
 {
-    const struct model_config config = GPT2_CONFIG(11, 2, 8, 32, 16, 64, .gpt2.scale_attention = true);
+    const struct model_config config = GPT2_CONFIG(11, 2, 8, 32, 16, 64, GPT2_ON(scale_attention));
     const struct plan_setting s = {.backend = &plan_cpu,
                                    .goal = {.purpose = PLAN_TRAIN, .batch = 2, .seq = 16, .n_parts = 1},
                                    .share_rows = 2,

@@ -19,7 +19,7 @@ static struct plan_fit fit;
 static void size_model(uint32_t width)
 {
     const struct model_config config =
-        GPT2_CONFIG(2, 2, width, 4 * width, 32, 256, .tied = true, .gpt2.scale_attention = true);
+        GPT2_CONFIG(2, 2, width, 4 * width, 32, 256, .tied = true, GPT2_ON(scale_attention));
 
     model_free(&model);
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);

@@ -1,6 +1,7 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/safetensors.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/room.h"
 
@@ -10,7 +11,7 @@
 /* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
  * as Hugging Face counts them). */
 static const struct model_config gpt2 =
-    GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .tied = true, .gpt2.scale_attention = true);
+    GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .tied = true, GPT2_ON(scale_attention));
 static struct model model;
 
 static void set_up(void)

@@ -21,8 +21,8 @@ static const struct plan_wish free_choice;
 
 static struct model model_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
-    const struct model_config config = GPT2_CONFIG(n_layers, width / 64, width, 4 * width, 1024, vocabulary,
-                                                   .tied = tied, .gpt2.scale_attention = true);
+    const struct model_config config =
+        GPT2_CONFIG(n_layers, width / 64, width, 4 * width, 1024, vocabulary, .tied = tied, GPT2_ON(scale_attention));
     struct model model;
     struct error err = {""};
 
@@ -501,7 +501,7 @@ TEST(a_search_of_many_layers_tries_hardly_more_plans)
 TEST(more_sums_are_taken_of_what_is_left)
 {
     const struct model_config config =
-        GPT2_CONFIG(14, 2, 128, 512, 1024, 22684, .activation = MODEL_GELU_NEW, .gpt2.scale_attention = true);
+        GPT2_CONFIG(14, 2, 128, 512, 1024, 22684, .activation = MODEL_GELU_NEW, GPT2_ON(scale_attention));
     const struct plan_setting s = {.backend = &plan_cuda,
                                    .goal = {.purpose = PLAN_TRAIN, .precision = NUMBER_BF16, .seq = 512},
                                    .share_rows = 16,

@@ -1,6 +1,7 @@
 #include "tests/proto/step/speech.h"
 
 #include "proto/model/family.h"
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/units.h"
 #include "tests/kit/test.h"
 
@@ -9,11 +10,10 @@
 
 /* More positions than two tiles, and tables of several units: 30,000 rows of width 300 come in five. */
 const struct model_config speech_tall = {
-    &family_gpt2, 2,     3,  12,
-    20,           150,   17, MODEL_GELU_NEW,
-    true,         1e-5f, 0,  .gpt2 = {.scale_attention = true, .scale_by_layer = true}};
+    &family_gpt2,           2, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, 1e-5f, 0, GPT2_ON(scale_attention),
+    GPT2_ON(scale_by_layer)};
 const struct model_config speech_wide = {&family_gpt2, 1,          2,    300,   40, 9,
-                                         30000,        MODEL_GELU, true, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
+                                         30000,        MODEL_GELU, true, 1e-5f, 0,  GPT2_ON(scale_attention)};
 
 /* A window of attention longer than a tile, and half as long as the row. */
 static const char windowed[] =

@@ -1,3 +1,4 @@
+#include "proto/model/gpt2.h"
 #include "proto/step/boundaries.h"
 
 #include "proto/plan/time/cost.h"
@@ -199,7 +200,7 @@ TEST_RANGE(a_head_in_one_pass_gives_the_bits_of_two, first_setting(), SETTING_CO
     struct setting s;
     struct array_link both, each;
 
-    setting_open(&s, &setting_configs[_i], 6, 5);
+    setting_open(&s, setting_config(_i), 6, 5);
     struct device_worker_options options = setting_options(&s, 3, 2);
     setting_step_whole(&both, &s, &options);
     options.setting.share_rows = 3;
@@ -222,7 +223,7 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
     uint64_t first = 0;
 
     for (size_t i = 0; i < n; i++) {
-        struct model_config config = setting_configs[0];
+        struct model_config config = *setting_config(0);
         struct array_link roomy;
         struct setting s;
         struct plan plan;
@@ -251,7 +252,7 @@ TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
 {
     const struct model_config config = {&family_gpt2, 2,     12,    768,
                                         96,           64,    50257, MODEL_GELU_NEW,
-                                        true,         1e-5f, 0,     .gpt2 = {.scale_attention = true}};
+                                        true,         1e-5f, 0,     GPT2_ON(scale_attention)};
     struct array_link roomy;
     struct setting s;
     struct plan plan;
@@ -275,7 +276,7 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
     struct setting s;
     double sums[3];
 
-    setting_open(&s, &setting_configs[_i], 5, 7);
+    setting_open(&s, setting_config(_i), 5, 7);
     for (int i = 0; i < 3; i++) {
         struct device_worker_options options = setting_options(&s, 5, 2);
         const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 5};
@@ -318,7 +319,7 @@ TEST(tiles_are_traced)
     struct setting s;
     double sum;
 
-    setting_open(&s, &setting_configs[0], 5, 7);
+    setting_open(&s, setting_config(0), 5, 7);
     struct device_worker_options options = setting_options(&s, 5, 2);
     const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 5};
     options.setting.goal.purpose = PLAN_EVALUATE;

@@ -1,4 +1,5 @@
 /* Tokens one run after another against the whole row at once. Several rows: test_generate_rows. */
+#include "proto/model/gpt2.h"
 #include "proto/step/generate.h"
 
 #include "proto/model/family.h"
@@ -80,7 +81,7 @@ TEST_RANGE(logits_after_every_token_are_those_of_the_reference, simulated() ? 2 
     struct reference_gpt2 ref;
     float *logits;
 
-    speech_set_up(&t, &setting_configs[_i], 9);
+    speech_set_up(&t, setting_config(_i), 9);
     reference_gpt2_init(&ref, &t.s.model, t.s.weights);
     logits = run_all(&t, 1);
     for (uint32_t i = 0; i < 9; i++)
@@ -100,11 +101,11 @@ static float cap_of(const struct model_config *c)
 TEST(a_family_caps_the_logits_that_it_generates_from)
 {
     struct family capping = family_gpt2;
-    struct model_config capped = setting_configs[2];
+    struct model_config capped = *setting_config(2);
     struct speech t;
 
     capping.logit_cap = cap_of, capped.family = &capping;
-    speech_set_up(&t, &setting_configs[2], 4);
+    speech_set_up(&t, setting_config(2), 4);
     float *plain = run_all(&t, 2);
     speech_tear_down(&t);
     speech_set_up(&t, &capped, 4);
@@ -250,7 +251,7 @@ TEST_IF(what_cannot_be_run_is_refused_and_changes_nothing, !simulated())
     struct speech t;
     float *all;
 
-    speech_set_up(&t, &setting_configs[0], 9);
+    speech_set_up(&t, setting_config(0), 9);
     all = run_all(&t, 3);
     speech_open_worker(&t);
     run(&t, 0, 3);
@@ -283,7 +284,7 @@ TEST_IF(a_row_begins_anew_from_its_first_token, !simulated())
     struct speech t;
     float first[17], second[17];
 
-    speech_set_up(&t, &setting_configs[0], 9);
+    speech_set_up(&t, setting_config(0), 9);
     speech_open_worker(&t);
     run(&t, 0, 4);
     memcpy(first, t.logits, sizeof first);
@@ -307,7 +308,7 @@ TEST_IF(a_worker_does_what_it_was_planned_for, !simulated())
     const struct device_evaluation e = {.rows.n_tokens = 1, .n_rows = 1};
     double sum;
 
-    speech_set_up(&t, &setting_configs[0], 9);
+    speech_set_up(&t, setting_config(0), 9);
     speech_open_worker(&t);
     ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), -EINVAL);
     speech_close_worker(&t);

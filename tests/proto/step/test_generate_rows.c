@@ -199,7 +199,7 @@ TEST_IF(rows_that_cannot_be_run_are_refused_and_change_nothing, !simulated())
     };
     struct speech t;
 
-    speech_set_up_rows(&t, &setting_configs[0], ROWS, 9);
+    speech_set_up_rows(&t, setting_config(0), ROWS, 9);
     speech_open_worker(&t);
     for (int i = 0; i < COUNT(wrongs); i++) {
         const struct device_run run = {.ids = t.s.ids,

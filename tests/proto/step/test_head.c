@@ -2,6 +2,7 @@
  * computed, and what is on the device, which changes neither. The simulated device runs what its kernels have a part
  * in: units that are padded, and sums where they lie. */
 #include "proto/model/family.h"
+#include "proto/model/gpt2.h"
 #include "proto/plan/memory/layers.h"
 #include "proto/plan/memory/units.h"
 #include "tests/kit/device/backend.h"
@@ -20,7 +21,7 @@ enum { WIDTH = 8, VOCABULARY = 8203, LOWER = 4102, UPPER = 4101, PADDED = 4104, 
 
 static const struct model_config config = {&family_gpt2, 1,     1,          WIDTH,
                                            12,           SEQ,   VOCABULARY, MODEL_GELU_NEW,
-                                           true,         1e-5f, 0,          .gpt2 = {.scale_attention = true}};
+                                           true,         1e-5f, 0,          GPT2_ON(scale_attention)};
 
 /* Products that have the vocabulary on one side, in order. */
 static struct product {

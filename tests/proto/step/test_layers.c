@@ -1,3 +1,4 @@
+#include "proto/model/gpt2.h"
 #include "proto/step/layers.h"
 
 #include "proto/model/family.h"
@@ -21,7 +22,7 @@ TEST_EACH(gradients_are_the_slopes_of_the_loss, SANITIZED ? 2 : SETTING_CONFIGS)
     struct array_link link;
     struct reference_gpt2 ref, found;
 
-    setting_open(&s, &setting_configs[_i], 3, 4);
+    setting_open(&s, setting_config(_i), 3, 4);
     const struct device_worker_options options = setting_options(&s, 3, 2);
     setting_step_whole(&link, &s, &options);
     reference_gpt2_init(&ref, &s.model, s.weights);
@@ -49,8 +50,8 @@ TEST_EACH(gradients_are_the_slopes_of_the_loss, SANITIZED ? 2 : SETTING_CONFIGS)
 TEST_EACH(gradients_of_cut_units_are_the_slopes_of_the_loss, 2)
 {
     static const struct model_config large[] = {
-        {&family_gpt2, 1, 2, 64, 64, 9, 40000, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
-        {&family_gpt2, 1, 2, 640, 2560, 9, 20, MODEL_GELU_NEW, false, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
+        {&family_gpt2, 1, 2, 64, 64, 9, 40000, MODEL_GELU_NEW, true, 1e-5f, 0, GPT2_ON(scale_attention)},
+        {&family_gpt2, 1, 2, 640, 2560, 9, 20, MODEL_GELU_NEW, false, 1e-5f, 0, GPT2_ON(scale_attention)},
     };
     struct setting s;
     struct array_link link;
@@ -294,7 +295,7 @@ TEST_EACH(layers_read_nothing_that_they_were_not_given, NUMBER_TYPES *SETTING_CO
     struct setting s;
     struct outcome clean, dirty;
 
-    setting_open(&s, &setting_configs[_i / NUMBER_TYPES], 3, 7);
+    setting_open(&s, setting_config(_i / NUMBER_TYPES), 3, 7);
     s.precision = (enum number_type)(_i % NUMBER_TYPES);
     const size_t tokens = 3 * 7, n = tokens * s.model.config.width;
     for (uint32_t layer = 0; layer < s.model.n_layers; layer++) {
@@ -358,7 +359,7 @@ TEST_EACH(positions_cut_in_two_units_are_as_in_one, 2)
     struct outcome one, two;
     const uint32_t seq = _i ? 7 : 3;
 
-    setting_open(&whole, &setting_configs[3], 3, seq);
+    setting_open(&whole, setting_config(3), 3, seq);
     parted = whole;
     cut_positions(&parted.model, &whole.model);
     run_layer(&one, &whole, 0, 0xff);
@@ -383,7 +384,7 @@ TEST(embedding_begins_at_the_position_of_each_text)
     struct stage st;
     float got[N * 16];
 
-    setting_open(&whole, &setting_configs[3], 1, 7);
+    setting_open(&whole, setting_config(3), 1, 7);
     parted = whole;
     cut_positions(&parted.model, &whole.model);
     open_stage(&st, &parted, 0, 0xff);
@@ -424,7 +425,7 @@ TEST_EACH(an_embedding_is_scaled_in_the_weights_type, NUMBER_TYPES)
     const enum number_type type = (enum number_type)_i;
     const float scale = type == NUMBER_BF16 ? 4.90625f : type == NUMBER_FP16 ? 4.8984375f : 4.898979f;
     struct family scaling = family_gpt2;
-    struct model_config config = setting_configs[0];
+    struct model_config config = *setting_config(0);
     struct setting s;
     struct outcome o;
 

@@ -104,7 +104,7 @@ static void write_other_block(struct program *p, const struct model_config *c)
 {
     struct model_config other = *c;
 
-    other.decoder.sliding_rope.base = 100, other.decoder.window = WINDOW;
+    decoder_edit(&other)->sliding_rope.base = 100, decoder_edit(&other)->window = WINDOW;
     decoder_write_sliding_block(p, &other);
 }
 

@@ -33,7 +33,7 @@ TEST_EACH(row_groups_are_of_parts_that_follow_each_other, 6)
     struct ledger ledger = {0};
     struct setting s;
 
-    setting_open(&s, &setting_configs[0], 6, 5);
+    setting_open(&s, setting_config(0), 6, 5);
     struct device_worker_options options = setting_options(&s, 1, 0);
     setting_step_whole(&whole, &s, &options);
     options.setting.goal.fenced = true;

@@ -18,7 +18,7 @@ static const char targets[] =
 static struct model_config config_of(int kind)
 {
     struct model_config config =
-        kind == CLASSIFIER ? setting_classifier(3, 2) : setting_configs[kind % SETTING_CONFIGS];
+        kind == CLASSIFIER ? setting_classifier(3, 2) : *setting_config(kind % SETTING_CONFIGS);
     struct error err = {""};
 
     if (kind == TARGETS) {

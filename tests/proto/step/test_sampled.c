@@ -1,5 +1,6 @@
 /* Gradients of matrices from a sample of the tokens, in whole steps: which tensors they touch, their mean, and that
  * nothing but the seed changes the sample. */
+#include "proto/model/encoder.h"
 #include "proto/plan/memory/data.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
@@ -25,11 +26,12 @@ enum { MAPS = 1, ADAPTERS = 2, RELU = 4, MODELS = 8 };
  * samples the input of an MLP's second map, unless an adapter reads it, too. */
 static void open_model(struct setting *s, int which)
 {
-    struct model_config config = which & MAPS ? setting_classifier(3, 2) : setting_configs[0];
+    struct model_config config = which & MAPS ? setting_classifier(3, 2) : *setting_config(0);
 
     config.n_positions = POSITIONS;
     config.activation = which & RELU ? MODEL_RELU : config.activation;
-    config.encoder.n_rows = which & MAPS ? POSITIONS : 0;
+    if (which & MAPS)
+        encoder_edit(&config)->n_rows = POSITIONS;
     if (which & ADAPTERS)
         config.adapter = (struct model_adapter){.rank = 3, .factor = 0.25f};
     if (which & ADAPTERS)

@@ -1,3 +1,4 @@
+#include "proto/model/gpt2.h"
 #include "proto/step/step.h"
 
 #include "proto/wire/message.h"
@@ -29,7 +30,7 @@ TEST_RANGE(each_part_is_told_its_own_loss, first_setting(), SETTING_CONFIGS)
     struct array_link link;
     struct reference_gpt2 ref;
 
-    setting_open(&s, &setting_configs[_i], 6, 5);
+    setting_open(&s, setting_config(_i), 6, 5);
     const struct device_worker_options options = setting_options(&s, 2, 0);
     setting_step_whole(&link, &s, &options);
     reference_gpt2_init(&ref, &s.model, s.weights);
@@ -52,7 +53,7 @@ TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), 
     struct setting s;
     struct array_link links[3];
 
-    setting_open(&s, &setting_configs[_i], 4, 7);
+    setting_open(&s, setting_config(_i), 4, 7);
     struct device_worker_options options = setting_options(&s, 2, 1);
     for (uint32_t i = 0; i < 3; i++) {
         options.choice.n_weight_buffers = i + 1;
@@ -123,7 +124,7 @@ static bool is_unit_of(const struct model *model, uint32_t unit, uint64_t blocks
 TEST_EACH(a_dropped_block_is_not_pulled, 6)
 {
     const struct model_config config = {&family_gpt2, 4,          2,     12,    20, 9,
-                                        11,           MODEL_GELU, false, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
+                                        11,           MODEL_GELU, false, 1e-5f, 0,  GPT2_ON(scale_attention)};
     static const uint64_t dropped[] = {0x1, 0x2, 0x5, 0x7}; /* block 3 is kept */
     struct setting s;
     struct pulls all;
@@ -153,7 +154,7 @@ TEST_EACH(a_dropped_block_is_not_pulled, 6)
 TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * COMMON_TYPES)
 {
     const struct model_config config = {&family_gpt2, 1,          2,     32,    120, 9,
-                                        11,           MODEL_GELU, false, 1e-5f, 0,   .gpt2 = {.scale_attention = true}};
+                                        11,           MODEL_GELU, false, 1e-5f, 0,   GPT2_ON(scale_attention)};
     struct setting s;
     struct array_link wide, rounded;
 
@@ -183,7 +184,7 @@ TEST_EACH(a_scaled_loss_scales_gradients_alone, simulated() ? 1 : SETTING_CONFIG
     struct setting s;
     struct array_link plain, scaled;
 
-    setting_open(&s, &setting_configs[_i], 4, 7);
+    setting_open(&s, setting_config(_i), 4, 7);
     const struct device_worker_options options = setting_options(&s, 2, 2);
     setting_step_whole(&plain, &s, &options);
     s.loss_scale = 1024;
@@ -205,7 +206,7 @@ TEST_EACH(however_a_step_is_cut_its_gradient_is_the_same, simulated() ? 0 : SETT
     struct setting s;
     struct array_link whole, cut;
 
-    setting_open(&s, &setting_configs[_i], 6, 7);
+    setting_open(&s, setting_config(_i), 6, 7);
     struct device_worker_options options = setting_options(&s, 6, 6);
     setting_step_whole(&whole, &s, &options);
     options.setting.n_threads = 2;
@@ -233,7 +234,7 @@ TEST_EACH(a_part_is_the_same_bits_whoever_does_it, simulated() ? 0 : SETTING_CON
     struct array_link one, two;
     static const uint32_t left[] = {0, 2}, right[] = {1};
 
-    setting_open(&s, &setting_configs[_i], 6, 5);
+    setting_open(&s, setting_config(_i), 6, 5);
     struct device_worker_options options = setting_options(&s, 2, 0);
     setting_step_whole(&one, &s, &options);
     array_link_init(&two, &s.model, s.weights);
@@ -260,7 +261,7 @@ TEST_RANGE(a_step_again_in_the_same_arena_gives_the_same_bits, first_setting(), 
     struct ledger ledger = {0};
     double sum;
 
-    setting_open(&s, &setting_configs[_i], 3, 7);
+    setting_open(&s, setting_config(_i), 3, 7);
     const struct device_worker_options options = setting_options(&s, 3, 2);
     const struct device_share share = setting_share(&s, 1);
     const struct device_evaluation evaluation = {.version = SETTING_STEP, .rows = setting_rows(&s), .n_rows = 2};
@@ -286,7 +287,7 @@ TEST_RANGE(evaluation_sums_the_loss_without_dropout, first_setting(), SETTING_CO
     struct reference_gpt2 ref;
     double sums[4];
 
-    setting_open(&s, &setting_configs[_i], 6, 5);
+    setting_open(&s, setting_config(_i), 6, 5);
     reference_gpt2_init(&ref, &s.model, s.weights);
     struct reference_batch batch = setting_batch(&s);
     batch.dropout = false, batch.first_row = 1, batch.n_rows = 5;
@@ -313,7 +314,7 @@ TEST_EACH(a_step_of_shorter_rows_has_the_bits_of_a_plan_of_their_length, SETTING
     struct array_link link;
     struct setting s;
 
-    setting_open(&s, &setting_configs[_i], 6, 5);
+    setting_open(&s, setting_config(_i), 6, 5);
     struct device_worker_options options = setting_options(&s, 3, 2);
     const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 6};
     setting_step_whole(&link, &s, &options);
@@ -335,7 +336,7 @@ TEST_IF(many_rows_at_once_are_as_a_few_at_a_time, !simulated())
     struct setting s;
     double sums[2];
 
-    setting_open(&s, &setting_configs[1], 500, 9);
+    setting_open(&s, setting_config(1), 500, 9);
     const struct device_evaluation e = {.version = SETTING_STEP, .rows = setting_rows(&s), .n_rows = 500};
     for (int i = 0; i < 2; i++) {
         struct device_worker_options options = setting_options(&s, 50, 50);
@@ -354,7 +355,7 @@ TEST_IF(tokens_outside_the_vocabulary_are_refused_by_place, !simulated())
     struct array_link link;
     struct error err;
 
-    setting_open(&s, &setting_configs[0], 4, 7);
+    setting_open(&s, setting_config(0), 4, 7);
     const struct device_worker_options options = setting_options(&s, 2, 0);
     struct device_share share = setting_share(&s, 1);
     share.parts = setting_parts + 1;
@@ -392,7 +393,7 @@ TEST_IF(data_that_changes_during_the_step_changes_nothing, !simulated())
     struct setting s;
     struct array_link calm, hostile;
 
-    setting_open(&s, &setting_configs[0], 4, 7);
+    setting_open(&s, setting_config(0), 4, 7);
     const struct device_worker_options options = setting_options(&s, 2, 0);
     setting_step_whole(&calm, &s, &options);
     array_link_init(&hostile, &s.model, s.weights);
@@ -418,7 +419,7 @@ TEST_IF(shares_that_were_not_planned_for_are_refused, !simulated())
         const uint32_t *parts;
     } cases[] = {{2, twice}, {2, beyond}, {2, down}, {3, three}};
 
-    setting_open(&s, &setting_configs[0], 6, 5);
+    setting_open(&s, setting_config(0), 6, 5);
     struct device_worker_options options = setting_options(&s, 2, 0);
     options.setting.share_rows = 4;
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
@@ -523,7 +524,7 @@ TEST_IF(a_link_that_ends_ends_the_step, !simulated())
     unsigned at = 0;
     int rc;
 
-    setting_open(&s, &setting_configs[1], 4, 5);
+    setting_open(&s, setting_config(1), 4, 5);
     const struct device_worker_options options = setting_options(&s, 2, 0);
     const struct device_share share = setting_share(&s, 2);
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
@@ -549,7 +550,7 @@ TEST(a_loss_that_is_not_finite_is_told)
     struct array_link link;
     const size_t last = 4 * 7 - 1;
 
-    setting_open(&s, &setting_configs[1], 4, 7);
+    setting_open(&s, setting_config(1), 4, 7);
     for (size_t i = 0; i < last; i++)
         s.ids[i] %= 10;
     s.ids[last] = 10;
@@ -568,7 +569,7 @@ TEST(padding_contributes_nothing)
     struct setting s;
     struct array_link link;
 
-    setting_open(&s, &setting_configs[0], 2, 5);
+    setting_open(&s, setting_config(0), 2, 5);
     for (int i = 0; i < 10; i++)
         s.labels[i] = PLAN_NO_LABEL;
     s.n_valid = 0;
@@ -617,7 +618,7 @@ static struct counted count_step(const struct setting *s, struct device_worker_o
 TEST_IF(what_is_kept_is_not_computed_again_and_a_whole_head_never, !simulated())
 {
     const struct model_config config = {&family_gpt2, 3,          2,    16,    24, 9,
-                                        9000,         MODEL_GELU, true, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
+                                        9000,         MODEL_GELU, true, 1e-5f, 0,  GPT2_ON(scale_attention)};
     struct setting s;
 
     setting_open(&s, &config, 8, 5);
@@ -638,7 +639,7 @@ TEST_IF(a_head_of_one_unit_is_computed_once_without_being_asked, !simulated())
 {
     struct setting s;
 
-    setting_open(&s, &setting_configs[0], 4, 5);
+    setting_open(&s, setting_config(0), 4, 5);
     struct device_worker_options options = setting_options(&s, 4, 1);
     options.choice.n_weight_buffers = 1;
     for (int host = 0; host <= 1; host++) {

@@ -18,7 +18,7 @@ enum { BATCH = 4, SEQ = 9, ENTRIES = 100, BLOCKS = 3, WIDTH = 15 };
 /* GPT-2 with relu: of each block, the second map of its feed-forward layer is sampled. */
 static void open_model(struct setting *s)
 {
-    setting_open(s, &setting_configs[2], BATCH, SEQ);
+    setting_open(s, setting_config(2), BATCH, SEQ);
 }
 
 static struct device_worker_options remembering(struct setting *s, uint32_t part_rows, uint32_t microbatch)

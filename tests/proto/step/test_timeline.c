@@ -28,7 +28,7 @@ static struct model_config drawn_model(uint64_t *state)
     return (struct model_config)GPT2_CONFIG(1 + setting_below(state, 6), heads, width, 4 * width, 16,
                                             40 + setting_below(state, 100),
                                             .activation = (enum model_activation)setting_below(state, 3),
-                                            .tied = setting_below(state, 2), .gpt2.scale_attention = true);
+                                            .tied = setting_below(state, 2), GPT2_ON(scale_attention));
 }
 
 /* 10^from to 10^to. */
@@ -167,7 +167,7 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
 TEST_IF(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device, !SANITIZED)
 {
     const struct model_config config =
-        GPT2_CONFIG(1, 1, 32, 1 << 20, 4, 40, .activation = MODEL_RELU, .tied = true, .gpt2.scale_attention = true);
+        GPT2_CONFIG(1, 1, 32, 1 << 20, 4, 40, .activation = MODEL_RELU, .tied = true, GPT2_ON(scale_attention));
     struct drawn d = {.host = {.goal.n_parts = 1, .n_workers = 1}};
     struct timed t;
 

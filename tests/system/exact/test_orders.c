@@ -1,5 +1,6 @@
 /* A device that works beside the host, in any order that the step's marks allow: the CPU's bits
  * (tests/kit/device/late.h). */
+#include "proto/model/gpt2.h"
 #include "proto/step/generate.h"
 #include "proto/step/offers.h"
 #include "proto/plan/memory/units.h"
@@ -184,9 +185,8 @@ static float *generate(const struct setting *s, struct device_worker_options opt
 TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
 {
     const struct model_config config = {
-        &family_gpt2, 3,     3,  12,
-        20,           150,   17, MODEL_GELU_NEW,
-        true,         1e-5f, 0,  .gpt2 = {.scale_attention = true, .scale_by_layer = true}};
+        &family_gpt2,           3, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, 1e-5f, 0, GPT2_ON(scale_attention),
+        GPT2_ON(scale_by_layer)};
     static const uint32_t runs[] = {150, 70};
     struct setting s;
     struct late late;
@@ -219,7 +219,7 @@ TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
 TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
 {
     const struct model_config config = {
-        &family_gpt2, 1, 1, 4, 8, 2, 8200, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}};
+        &family_gpt2, 1, 1, 4, 8, 2, 8200, MODEL_GELU_NEW, true, 1e-5f, 0, GPT2_ON(scale_attention)};
     struct sample t = {.n_inbox = 3};
     struct array_link plain, ordered;
     struct late late;
@@ -248,7 +248,7 @@ TEST_EACH(slices_fly_side_by_side, 2)
 {
     const struct model_config config = {&family_gpt2, 2,     1, 600,
                                         2400,         2,     5, MODEL_GELU_NEW,
-                                        false,        1e-5f, 0, .gpt2 = {.scale_attention = true}};
+                                        false,        1e-5f, 0, GPT2_ON(scale_attention)};
     struct sample t = {.n_inbox = 1 + 2 * (uint32_t)_i};
     struct array_link plain, ordered;
     struct late late;
@@ -275,7 +275,7 @@ TEST_EACH(while_the_host_waits_the_device_has_work, 48)
     struct array_link link;
     struct late late;
 
-    setting_open(&t.s, &setting_configs[0], 6, 5);
+    setting_open(&t.s, setting_config(0), 6, 5);
     t.options = setting_options(&t.s, 2, 1 + (uint32_t)_i / 12 % 2);
     t.options.choice.host_stash = _i / 3 % 2;
     t.options.choice.whole_head = _i / 6 % 2;
@@ -300,7 +300,7 @@ TEST_EACH(a_step_that_is_cancelled_leaves_nothing_in_flight, 2)
     unsigned at = 0;
     int rc;
 
-    setting_open(&t.s, &setting_configs[1], 4, 5);
+    setting_open(&t.s, setting_config(1), 4, 5);
     t.options = setting_options(&t.s, 2, 1);
     t.options.ops = &device_late;
     t.options.setting.backend = &beside;

@@ -1,0 +1,20 @@
+/* proto/model/own.h - numbers of config.json that one family of models has, or a group of families.
+ *
+ * A config holds them as bytes. What these mean is known to the files of the families alone: they have a struct, and an
+ * accessor that takes the bytes for it (decoder_of in proto/model/decoder.h). All others copy the bytes with the config,
+ * and ask the family's table. Every process makes them from config.json's text: they are never sent. */
+#ifndef PROTO_MODEL_OWN_H
+#define PROTO_MODEL_OWN_H
+
+enum { MODEL_OWN_BYTES = 1024, MODEL_OWN_ALIGNMENT = 8 };
+
+struct model_own {
+    _Alignas(MODEL_OWN_ALIGNMENT) unsigned char bytes[MODEL_OWN_BYTES]; /* what the struct leaves over is 0 */
+};
+
+/* Beside each such struct. */
+#define MODEL_OWN_HOLDS(type)                                                                                          \
+    _Static_assert(sizeof(type) <= MODEL_OWN_BYTES && _Alignof(type) <= MODEL_OWN_ALIGNMENT,                           \
+                   "a family's own numbers have room in a config")
+
+#endif
