@@ -7,6 +7,7 @@
 #   proto/             base < operation < model < plan < step < wire < net: each folder those before it; in plan,
 #                      memory < time < the files of proto/plan/ itself
 #   *_state.h, *_internal.h: their own folder, and its tests, alone
+#   the numbers of a family of models, or of a group of families: their own files (tests and benchmarks: anything)
 # And how long a file is: at most 600 lines in client/, device/, eps/, proto/ and tools/.
 #
 # usage: tools/rooms.sh         prints each line that breaks a rule, and each long file; exit status 1 if there is one
@@ -54,6 +55,9 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             wrong("the folders of eps/ include none of its own files")
         if (from == to && order($1) && order($1) < order(target))
             wrong(from "/ is " orders[from] "in this order")
+        if (target ~ /^proto\/model\/(decoder|encoder|gpt2|t5|dynamic_conv|[a-z]*_family)\.h$/ && from != "tests" &&
+            $1 !~ /^proto\/model\/(families\/|(decoder|encoder|image)(_family)?\.[ch]$)/ && $1 !~ /^tools\/bench\//)
+            wrong("the families read their own numbers alone")
         if ($1 ~ /^proto\/plan\// && target ~ /^proto\/plan\// && plan_order($1) < plan_order(target))
             wrong("proto/plan/ is memory, time, its own files, in this order")
     }

@@ -4,6 +4,7 @@
 
 #include "proto/base/error.h"
 #include "proto/model/image.h"
+#include "proto/model/own.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +20,7 @@ enum {
 struct config_layers {
     uint32_t n;                       /* blocks that the file lists; 0: it lists none */
     uint64_t set[CONFIG_LAYERS / 64]; /* bit i % 64 of element i / 64: block i */
-};
+} MODEL_OWN;
 
 static inline void config_layers_add(struct config_layers *layers, size_t block)
 {
@@ -30,7 +31,7 @@ static inline void config_layers_add(struct config_layers *layers, size_t block)
 struct config_kernels {
     uint32_t n;
     uint8_t taps[CONFIG_KERNELS]; /* (n) */
-};
+} MODEL_OWN;
 
 /* Each reads the value of a key. -EINVAL with a sentence that names key and value, and says what is accepted. */
 int config_read_kernels(struct config_kernels *out, const char *key, const struct json_t *value, struct error *err);

@@ -24,7 +24,7 @@ struct decoder_config {
     bool head_norm;   /* queries and keys are normed head by head */
     bool norm_offset; /* norms multiply by 1 + weight */
     float dropout_attention;
-    struct decoder_rope {
+    struct MODEL_OWN decoder_rope {
         float base;
         enum decoder_scaling scaling;
         float factor;
@@ -42,7 +42,7 @@ struct decoder_config {
     bool norms_after;                 /* attention's and the MLP's results are normed too, before they are added */
     uint32_t score_width;             /* scores are divided by its square root; 0 in the file: head_width */
     float logit_cap;                  /* bound of the head's logits; 0: none */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct decoder_config);
 
 /* Of a config of these families, or of one whose own numbers begin with these. */

@@ -20,7 +20,7 @@ struct dynamic_conv_config {
     bool is_encoder_decoder;
     float dropout, attention_dropout, activation_dropout; /* in [0, 1) */
     float weight_dropout;                                 /* of filters */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct dynamic_conv_config);
 
 /* Of a config of this family. */

@@ -17,7 +17,7 @@ struct encoder_config {
     bool is_decoder;
     float dropout_attention, dropout_hidden; /* in [0, 1) */
     float dropout_classifier;                /* in [0, 1); NAN in the file's absence, completed to dropout_hidden */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct encoder_config);
 
 /* Of a config of these families. */

@@ -12,7 +12,7 @@ struct gpt2_config {
     bool scale_attention;                                         /* scores are multiplied by 1/sqrt(head width) */
     bool scale_by_layer;                                          /* scores are multiplied by 1/(layer + 1) as well */
     float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct gpt2_config);
 
 /* Of a config of this family. */

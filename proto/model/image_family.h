@@ -16,7 +16,7 @@ struct image_net_config {
     uint32_t depths[IMAGE_STAGES]; /* of a ResNet: blocks of each stage */
     int layer_type, stem;          /* words of the family */
     uint32_t stem_width;           /* channels of a ResNet's stem */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct image_net_config);
 
 /* Of a config of these families. */

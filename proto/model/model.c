@@ -91,7 +91,10 @@ uint32_t model_block_number(const struct model *m, uint32_t index)
 
 static uint32_t number_at(const struct model *m, size_t offset)
 {
-    return *(const uint32_t *)((const char *)&m->config + offset);
+    uint32_t n;
+
+    memcpy(&n, (const char *)&m->config + offset, sizeof n); /* may be of the family's own numbers */
+    return n;
 }
 
 static uint64_t table_rows(const struct model *m, const struct family_table *table)

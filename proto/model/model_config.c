@@ -458,16 +458,23 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
     return rc;
 }
 
-static int check_count(const struct family_key *key, uint32_t value, struct error *err)
+/* The family's own numbers are bytes to this file: they are copied out. */
+static int check_count(const struct family_key *key, const void *number, struct error *err)
 {
+    uint32_t value;
+
+    memcpy(&value, number, sizeof value);
     if (value >= 1 && value <= key->most)
         return 0;
     return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", key->name, value, key->most);
 }
 
 /* No range holds NaN. */
-static int check_real(const struct family_key *key, float value, struct error *err)
+static int check_real(const struct family_key *key, const void *number, struct error *err)
 {
+    float value;
+
+    memcpy(&value, number, sizeof value);
     switch (key->range) {
     case FAMILY_ANY:
         return 0;
@@ -499,8 +506,8 @@ int model_config_check(const struct model_config *config, struct error *err)
     assert(family && (config->n_labels == 0 || (family->classifier && config->n_labels <= MOST_LABELS)));
     for (const struct family_key *key = family->keys; key && key->name; key++) {
         const void *number = (const char *)config + key->offset;
-        const int rc = key->most            ? check_count(key, *(const uint32_t *)number, err)
-                       : is_real(key->type) ? check_real(key, *(const float *)number, err)
+        const int rc = key->most            ? check_count(key, number, err)
+                       : is_real(key->type) ? check_real(key, number, err)
                                             : 0;
         if (rc)
             return rc;

@@ -12,6 +12,10 @@ struct model_own {
     _Alignas(MODEL_OWN_ALIGNMENT) unsigned char bytes[MODEL_OWN_BYTES]; /* what the struct leaves over is 0 */
 };
 
+/* An attribute of each such struct, and of structs within it. Without it the compiler may take a copy of a whole config
+ * and an access through the accessor for different memory, and change their order (C11, 6.5, paragraph 7). */
+#define MODEL_OWN __attribute__((may_alias))
+
 /* Beside each such struct. */
 #define MODEL_OWN_HOLDS(type)                                                                                          \
     _Static_assert(sizeof(type) <= MODEL_OWN_BYTES && _Alignof(type) <= MODEL_OWN_ALIGNMENT,                           \

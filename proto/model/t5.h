@@ -16,7 +16,7 @@ struct t5_config {
     bool scales;                      /* the decoder's last values are multiplied by width^-1/2, as in version 1.0 */
     bool is_encoder_decoder;
     float dropout; /* in [0, 1) */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct t5_config);
 
 /* Of a config of this family. */

@@ -8,7 +8,7 @@ struct alternating_config {
     struct decoder_config decoder; /* first: decoder_of. window and sliding_rope: of windowed blocks */
     uint32_t wide_width;           /* of the MLP in blocks that do not attend */
     uint32_t n_window_kv_heads, window_head_width;
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct alternating_config);
 
 /* Of a config of this family. */

@@ -15,7 +15,7 @@ static const char *const architectures[] = {"CrossingForCausalLM", NULL};
 struct crossing_config {
     struct decoder_config decoder; /* first: decoder_of */
     uint32_t n_context;            /* tokens of the context */
-};
+} MODEL_OWN;
 MODEL_OWN_HOLDS(struct crossing_config);
 
 static const struct family_key keys[] = {

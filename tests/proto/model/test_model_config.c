@@ -313,7 +313,7 @@ TEST(the_check_alone_refuses_hostile_numbers)
     for (int i = 0; i < COUNT(reals); i++)
         for (int k = 0; k < COUNT(bad); k++) {
             c = valid;
-            *reals[i] = bad[k];
+            memcpy(reals[i], &bad[k], sizeof bad[k]); /* some are of `own`: bytes */
             ck_assert_int_eq(model_config_check(&c, NULL), -EINVAL);
         }
     for (int i = 0; i < COUNT(counts); i++) {
