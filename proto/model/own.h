@@ -1,8 +1,8 @@
 /* proto/model/own.h - numbers of config.json that one family of models has, or a group of families.
  *
  * A config holds them as bytes. What these mean is known to the files of the families alone: they have a struct, and an
- * accessor that takes the bytes for it (decoder_of in proto/model/decoder.h). All others copy the bytes with the config,
- * and ask the family's table. Every process makes them from config.json's text: they are never sent. */
+ * accessor that takes the bytes for it (decoder_of in proto/model/decoder.h). All others copy the bytes with the
+ * config, and ask the family's table. Every process makes them from config.json's text: they are never sent. */
 #ifndef PROTO_MODEL_OWN_H
 #define PROTO_MODEL_OWN_H
 
