@@ -1,6 +1,6 @@
-/* eps train --sparse as a user has it: how much of the weights is there, when places change, resumed, evaluated, refused.
- * That steps are PyTorch's: tests/system/exact/test_exact_training.c; how places change: tests/eps/store/test_rewire.c;
- * that no way to run it changes a bit: tests/system/invariants. */
+/* eps train --sparse as a user has it: how much of the weights is there, when places change, resumed, evaluated,
+ * refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how places change:
+ * tests/eps/store/test_rewire.c; that no way to run it changes a bit: tests/system/invariants. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

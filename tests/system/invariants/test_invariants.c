@@ -1,7 +1,7 @@
 /* Each feature of a run meets each invariant: a table, of which every cell is real programs on a tiny model.
  *
- * A feature's run is made once, as it is, by one private worker with much memory: the run "whole". A cell makes the run
- * once more under an invariant; weights, moments and each line of metrics.jsonl without its clock are then the same, bit
+ * A feature's run is made once, as it is, by one private worker with much memory: the run "whole". A cell makes it once
+ * more under an invariant; weights, moments and each line of metrics.jsonl without its clock are then the same, bit
  * for bit. Where the product refuses, the feature's row says so, and the cell checks the sentence.
  *
  * Without an argument each feature is killed and resumed, and meets the invariant of the day: days since 1970 name a
@@ -309,7 +309,7 @@ TEST_EACH_IF(a_feature_meets_an_invariant, count_cells(), is_chosen(_i))
     const struct feature *feature = &features[_i / INVARIANTS];
     char whole[40];
 
-    fprintf(stderr, "%s %s\n", feature->name, names[_i % INVARIANTS]);
+    fprintf(stderr, "%d: %s %s\n", _i, feature->name, names[_i % INVARIANTS]);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* daemons of killed clients come to us and can be found */
     snprintf(whole, sizeof whole, "whole-%s", feature->name);
     if (access(whole, F_OK) != 0)
