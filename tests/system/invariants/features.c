@@ -246,6 +246,27 @@ const char *feature_refusal(const struct feature *feature, enum invariant invari
     return NULL;
 }
 
+/* By which it is seen that a row's options still do what the row is for, where a silent change could undo it. */
+static const struct {
+    const char *feature, *shown;
+} shown[] = {
+    {"norms", "norms of gradients are remembered"},
+    {"norms-t5", "norms of gradients are remembered"},
+    {"thaw-late", "after step 5, --freeze-until: h.*.mlp.*,wte.weight is frozen no more"},
+    {"thaw-early", "after step 2, --freeze-until: h.*.mlp.*,wte.weight is frozen no more"},
+    {"fp16", "skipped"},
+    {"packed", "packed"},
+    {"ghosts", "batch norms over 2"},
+};
+
+const char *feature_shown(const struct feature *feature)
+{
+    for (int i = 0; i < COUNT(shown); i++)
+        if (strcmp(shown[i].feature, feature->name) == 0)
+            return shown[i].shown;
+    return "";
+}
+
 /* ---- runs ---- */
 
 const char *feature_line(const struct feature *feature, const char *more)

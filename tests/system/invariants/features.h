@@ -1,10 +1,10 @@
 /* tests/system/invariants/features.h - what a run can be: a row for each feature of `eps train`, with a tiny model and
  * data that a run of some steps takes fractions of a second with.
  *
- * Each feature is to meet each invariant (test_invariants.c). A cell in which the product refuses is a hole, which the
- * row names by the beginning of the product's sentence. Not here are what is no option string: callbacks of libeps
+ * Each feature is to meet each invariant (test_invariants.c). A cell that the product refuses is a hole, which is named
+ * by the beginning of the product's sentence. What is no option string is not here: callbacks of libeps
  * (tests/system/commands/test_blocks.c, test_given.c), runs that begin from a checkpoint of another shape (test_grow.c,
- * test_replace.c) and what CUDA alone has. */
+ * test_replace.c), workers by tcp (tests/system/hosts/test_network.c) and what CUDA alone has. */
 #ifndef TESTS_SYSTEM_INVARIANTS_FEATURES_H
 #define TESTS_SYSTEM_INVARIANTS_FEATURES_H
 
@@ -38,6 +38,9 @@ extern const int n_features;
 void features_setup(void);
 /* The beginning of the sentence by which the product refuses this cell; NULL: it does not. */
 const char *feature_refusal(const struct feature *feature, enum invariant invariant);
+
+/* What `eps train` says of a run that has the feature; "": nothing of its own. */
+const char *feature_shown(const struct feature *feature);
 
 /* Of `eps train`, with the options of this run alone, "--workers 3 --out three". Valid for some prints. */
 const char *feature_line(const struct feature *feature, const char *more);
