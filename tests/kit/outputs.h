@@ -24,7 +24,8 @@ void outputs_check_same_state(const char *step, const char *other);
 void outputs_check_same_latest(const char *out, const char *other);
 
 /* Their metrics.jsonl have n_steps lines, which are the same but for what depends on the clock, and on when the memory
- * was asked for. Up to two of `out` may have no loss: of steps that a daemon saved while their client was killed. */
+ * was asked for. Up to two of `out` may have no loss where the other has one: of steps that a daemon saved while their
+ * client was killed. */
 void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps);
 
 /* The held-out loss of the run's last line is what eps eval with these options makes of its latest checkpoint. */

@@ -1,9 +1,9 @@
-/* eps train --lora as a user has it, and adapters that PEFT wrote: killed and resumed, evaluated, exported, refused. */
+/* eps train --lora as a user has it, and adapters that PEFT wrote: evaluated, exported, refused. That no way to run
+ * it changes a bit: tests/system/invariants. */
 #include "proto/model/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -33,52 +33,6 @@ static void setup(void)
 
 SUITE_TIMEOUT(180)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
-
-static const char *const runs[] = {
-    "--lora rank=4,targets=c_attn,alpha=6 --precision bf16 --moments bf16",
-    "--lora rank=3 --workers 2",
-    "--lora rank=3,targets=h.1.attn.c_attn,h.0.attn.c_attn,h.2.mlp.c_fc --workers 2 --approximate wta=0.3",
-    "--lora rank=4 --workers 2 --deterministic --approximate wta=0.3,rule=variance",
-    "--lora rank=2,rslora,dropout=0.2,targets=attn.c_proj,c_fc --commit fenced --clip-norm 0.5",
-};
-
-/* Killed with more steps to come than there is time for, wherever it is by then. */
-TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
-{
-    const char *train =
-        print("eps train --model base %s --data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 "
-              "--device cpu --save-every 2",
-              runs[_i]);
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
-                                NULL};
-    const char *cut = print("cut-%d", _i), *whole = print("whole-%d", _i);
-    char step[32];
-
-    strcpy(step, print("cut-%d/step-4", _i));
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-    processes_await_file(step);
-    const int end = (int)runs_kill_client(client, cut) + 3;
-    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
-    outputs_check_same_latest(cut, whole);
-}
-
-/* The smallest budget, and one that keeps everything, for the same microbatches. */
-TEST_EACH(any_budget_gives_the_same_adapters, 2)
-{
-    const char *how = _i ? "--lora rank=4,dropout=0.1 --approximate wta=0.3,coded=8" : "--lora rank=4";
-    const char *train = print(TRAIN "--model base %s --steps 3 --microbatch 2 --deterministic", how);
-    json_t *plan = expect_json(print("eps plan --model base %s --batch 4 --seq 16 --microbatch 2 --device cpu "
-                                     "--device-mem 1GiB --json",
-                                     how),
-                               0);
-    const double least = json_number_at(plan, "minimum");
-
-    json_decref(plan);
-    expect(print("%s --device-mem %.0f --out tight-%d && %s --device-mem 1GiB --out roomy-%d", train, least, _i, train,
-                 _i),
-           0);
-    outputs_check_same_latest(print("tight-%d", _i), print("roomy-%d", _i));
-}
 
 /* Of weights that bf16 holds exactly, those of positions among them, in rows whose documents have their own. */
 TEST(a_base_in_bf16_changes_no_bit_of_packed_rows_either)

@@ -1,13 +1,12 @@
-/* eps train --drop-layers as a user has it: what a step leaves alone, killed and resumed, with any budget and workers,
- * planned, evaluated, refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c. */
+/* eps train --drop-layers as a user has it: what a step leaves alone, with any budget and workers, planned, evaluated,
+ * refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; that other ways to run it change no bit:
+ * tests/system/invariants. */
 #include "proto/model/drop.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +35,6 @@ static void setup(void)
     expect("for i in $(seq 60); do printf '{\"source\": \"%s+1\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
            ">sums.jsonl",
            0);
-    processes_config_with("untied.json", BLOCKS, 4, 32, 32, "\"tie_word_embeddings\": false, \"resid_pdrop\": 0.1");
 }
 
 SUITE_TIMEOUT(180)
@@ -163,32 +161,6 @@ TEST(some_adapters_are_trained_in_each_step)
 }
 
 /* ---- what changes no bit ---- */
-
-static const char *const runs[] = {
-    "--model tied.json --drop-layers 0.5 " DATA,
-    "--model untied.json --drop-layers 0.3 --workers 2 --precision bf16 --moments bf16 " DATA,
-    "--model tied.json --drop-layers 0.7 --commit fenced --clip-norm 0.5 " DATA,
-    "--model tied.json --drop-layers 0.4 --freeze 'wte.*' 'h.1.*' --optimizer adama --parts 2 " DATA,
-    "--model base/latest --lora rank=2,dropout=0.1 --drop-layers 0.8 --workers 2 " DATA,
-    "--model t5.json --drop-layers 0.5 --workers 2 --deterministic " PAIRS,
-};
-
-/* Killed with more steps to come than there is time for, wherever it is by then. */
-TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
-{
-    const char *train = print("eps train %s--save-every 2", runs[_i]);
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
-                                NULL};
-    const char *cut = print("cut-%d", _i), *whole = print("whole-%d", _i);
-    char step[32];
-
-    strcpy(step, print("cut-%d/step-4", _i));
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-    processes_await_file(step);
-    const int end = (int)runs_kill_client(client, cut) + 3;
-    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
-    outputs_check_same_latest(cut, whole);
-}
 
 /* From a budget that keeps everything on the device to the smallest, which has a stash on the host and one weight
  * buffer; 1 to 3 workers; with and without replay. */

@@ -1,14 +1,12 @@
-/* eps train --freeze-until as a user has it: what the thawed run equals, killed, resumed and attached to, with several
- * workers, planned, refused. */
+/* eps train --freeze-until as a user has it: what the thawed run equals, changed, planned, refused. That no way to run
+ * it changes a bit: tests/system/invariants. */
 #include "proto/model/checkpoint.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -164,49 +162,7 @@ TEST_EACH(a_thawed_run_is_one_resumed_with_fresh_moments, COUNT(forms))
            print("%d\n", STEPS), "step-3", "step-8");
 }
 
-/* ---- interrupted ---- */
-
-/* Killed with more steps to come than there is time for, before the thaw, in it or after it. */
-TEST_EACH(a_killed_run_resumes_bit_for_bit, 2)
-{
-    const int until = _i ? 3 : 40;
-    const char *train = print(TRAIN FROZE "--freeze-until %d --save-every 2 --keep 0", until);
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
-                                NULL};
-    char step[32], cut[20], whole[20];
-
-    snprintf(cut, sizeof cut, "cut-%d", _i), snprintf(whole, sizeof whole, "whole-%d", _i);
-    snprintf(step, sizeof step, "cut-%d/step-4", _i); /* `latest` names an earlier one by now */
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-    processes_await_file(step);
-    const uint64_t at = runs_kill_client(client, cut), end = (at > 40 ? at : 40) + 3;
-    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, (int)end, train, whole, (int)end),
-           0);
-    outputs_check_same_latest(cut, whole);
-    outputs_check_same_metrics(cut, whole, end);
-}
-
-/* A worker of a shared daemon is killed once the checkpoint of the thaw is there; a second job of that daemon
- * follows. */
-TEST(workers_of_a_shared_daemon_and_a_killed_one_change_no_bit)
-{
-    const char *options =
-        print(DATA FROZE "--freeze-until 3 --parts 2 --microbatch 1 --deterministic --steps %d", STEPS);
-    const char *const argv[] = {
-        "-c", print("PATH=" BIN_DIR ":$PATH; exec eps train --connect lab --model gpt2.json %s --out lab", options),
-        NULL};
-    pid_t workers[2];
-
-    expect(print("eps train --model gpt2.json --device cpu %s --out alone", options), 0);
-    const pid_t daemon = processes_daemon("lab", 2, workers);
-    const pid_t client = processes_start("/bin/sh", argv, "lab.log");
-    processes_await_file("lab/step-3");
-    ck_assert_int_eq(kill(workers[0], SIGKILL), 0);
-    ck_assert_int_eq(processes_wait(workers[0]), 128 + SIGKILL);
-    ck_assert_int_eq(processes_wait(client), 0);
-    outputs_check_same_latest("lab", "alone");
-    expect_stop(daemon);
-}
+/* ---- resumed ---- */
 
 /* Frozen blocks have no norms of gradients in the checkpoint before the thaw, the others have. */
 TEST(norms_of_thawed_blocks_begin_at_zero)

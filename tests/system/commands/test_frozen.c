@@ -1,11 +1,10 @@
-/* eps train --freeze as a user has it: killed and resumed, saved, exported, planned, refused. */
+/* eps train --freeze as a user has it: saved, exported, planned, refused. That no way to run it changes a bit:
+ * tests/system/invariants. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
-#include <signal.h>
 #include <string.h>
 
 #define TIED "eps train --model tied.json --data data.txt --batch 4 --seq 16 --device cpu "
@@ -20,37 +19,6 @@ static void setup(void)
 
 SUITE_TIMEOUT(180)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
-
-/* Part of a unit, tied units and whole lower layers; each in one of the two precisions, and in each form. */
-static const char *const runs[] = {
-    "--model tied.json --freeze wte.weight 'h.*.mlp.*' --precision bf16 --moments bf16",
-    "--model untied.json --freeze 'wpe.*' --freeze 'wte.*,h.[01].*' --workers 2",
-    "--model tied.json --freeze '*.weight' --commit fenced --clip-norm 0.5",
-    "--model tied.json --freeze wte.weight 'h.*.mlp.*' --base nf4 --moments bf16",
-    "--model untied.json --freeze 'wpe.*' 'h.[01].*,h.2.attn.*' --base int8 --workers 2",
-    "--model tied.json --freeze 'w*' 'h.*.c_*.*' --base int8 --precision bf16 --commit fenced --clip-norm 0.5",
-    "--model untied.json --freeze 'wte.*' 'h.1.*' 'lm_head.*' --base bf16",
-};
-
-/* Killed with more steps to come than there is time for, wherever it is by then. */
-TEST_EACH(a_killed_run_resumes_bit_for_bit, COUNT(runs))
-{
-    const char *train =
-        print("eps train %s --data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 --device cpu "
-              "--save-every 2",
-              runs[_i]);
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out cut-%d --steps 1000000", train, _i),
-                                NULL};
-    const char *cut = print("cut-%d", _i), *whole = print("whole-%d", _i);
-    char step[32];
-
-    strcpy(step, print("cut-%d/step-4", _i));
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-    processes_await_file(step);
-    const int end = (int)runs_kill_client(client, cut) + 3;
-    expect(print("eps train --resume %s --steps %d && %s --out %s --steps %d", cut, end, train, whole, end), 0);
-    outputs_check_same_latest(cut, whole);
-}
 
 /* The tensors of both are the same, or of run 0 those that it freezes alone. */
 static void check_tensors(const char *directory, const char *other, bool all)

@@ -150,16 +150,6 @@ TEST(the_reference_of_an_adapter_is_the_adapter_as_it_was)
     expect("cmp grafted/references.npy regrafted/references.npy", 1);
 }
 
-/* The workers' number changes nothing, nor does memory. */
-TEST(parts_and_budgets_change_no_bit)
-{
-    expect(TRAIN "--steps 3 --parts 2 --microbatch 2 --deterministic --out one && "
-                 "eps train --model chat/config.json --data pairs.jsonl --batch 8 --lr 1e-2 --steps 3 --parts 2 "
-                 "--microbatch 2 --deterministic --workers 2 --device-mem 3MiB --device cpu --out two",
-           0);
-    expect("cmp one/latest/model.safetensors two/latest/model.safetensors", 0);
-}
-
 static const struct {
     const char *command;
     int status;

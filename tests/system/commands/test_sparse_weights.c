@@ -1,16 +1,10 @@
-/* eps train --sparse as a user has it: how much of the weights is there, when places change, saved, killed and resumed,
- * with any budget and workers, planned, evaluated, refused. That steps are PyTorch's:
- * tests/system/exact/test_exact_training.c; how places change: tests/eps/store/test_rewire.c. */
+/* eps train --sparse as a user has it: how much of the weights is there, when places change, resumed, evaluated,
+ * refused. That steps are PyTorch's: tests/system/exact/test_exact_training.c; how places change:
+ * tests/eps/store/test_rewire.c; that no way to run it changes a bit: tests/system/invariants. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define DATA   "--data data.txt --batch 4 --seq 16 --schedule constant --warmup 0 --device cpu "
 #define TRAIN  "eps train --model tied.json " DATA
@@ -22,7 +16,6 @@ static void setup(void)
     processes_text("data.txt", 20000);
     processes_text("held.txt", 1600);
     processes_config("tied.json", 4, 4, 32, 32);
-    processes_config_with("untied.json", 4, 4, 32, 32, "\"tie_word_embeddings\": false, \"resid_pdrop\": 0.1");
 }
 
 SUITE_TIMEOUT(180)
@@ -96,48 +89,6 @@ TEST(a_run_that_is_made_longer_leaves_the_places_at_which_it_ended)
     for (int step = 2; step <= 8; step += 2)
         expect(print("grep -c 'epsd: step %d: .*sparse weights' cut/log || true", step), 0,
                step == 2 || step == 6 ? "1" : "0");
-}
-
-/* Killed with more steps to come than there is time for, wherever it is by then. */
-TEST(a_killed_run_resumes_bit_for_bit)
-{
-    const char *train = TRAIN "--sparse keep=0.3,every=1,until=1000000,moved=0.2 --lr 1e-2 --save-every 2";
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec %s --out killed --steps 1000000", train),
-                                NULL};
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-
-    processes_await_file("killed/step-4");
-    const int end = (int)runs_kill_client(client, "killed") + 3;
-    expect(print("eps train --resume killed --steps %d && %s --out lived --steps %d", end, train, end), 0);
-    outputs_check_same_latest("killed", "lived");
-}
-
-/* From a budget that keeps everything on the device to the smallest; 1 to 3 workers. That workers may be lost: the
- * seeded world. */
-TEST(neither_budget_nor_workers_change_a_bit)
-{
-    static const char *const forms[] = {"--parts 4", "--parts 2 --optimizer adama",
-                                        "--parts 4 --precision bf16 --moments bf16 --commit fenced"};
-
-    for (int i = 0; i < COUNT(forms); i++) {
-        char train[400], least[64];
-        snprintf(train, sizeof train,
-                 "eps train --model untied.json " DATA SPARSE "--lr 1e-2 --steps 8 --microbatch 1 --deterministic %s",
-                 forms[i]);
-        expect(print("eps plan --model untied.json --seq 16 --batch 4 --microbatch 1 " SPARSE
-                     "--device cpu %s --minimum",
-                     forms[i]),
-               0);
-        snprintf(least, sizeof least, "--device-mem %llu", strtoull(command_out(), NULL, 10));
-        const char *const ways[] = {least, "--workers 2", print("--workers 3 %s", least)};
-        expect(print("%s --out one", train), 0);
-        for (int way = 0; way < COUNT(ways); way++) {
-            expect(print("%s --out way %s", train, ways[way]), 0);
-            outputs_check_same_latest("one", "way");
-            expect("rm -rf way", 0);
-        }
-        expect("rm -rf one", 0);
-    }
 }
 
 /* ---- what is evaluated, planned, refused ---- */

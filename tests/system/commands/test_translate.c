@@ -1,10 +1,7 @@
-/* An encoder-decoder with dynamic convolutions as a user has it: trained by the command, killed and resumed, and by two
- * workers; then it writes what it has learned, and is scored. Its tokens, by an independent search:
- * test_eps_generate_targets. */
+/* An encoder-decoder with dynamic convolutions as a user has it: trained by the command, it writes what it has learned,
+ * and is scored. Its tokens, by an independent search: test_eps_generate_targets. */
 #include "tests/kit/command.h"
-#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -39,18 +36,6 @@ static void setup(void)
 }
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
-
-/* Killed wherever it is behind step 10, and resumed with two workers. */
-TEST(a_killed_run_goes_on_bit_for_bit)
-{
-    const char *const argv[] = {"-c", print("PATH=" BIN_DIR ":$PATH; exec " TRAIN "--steps %d --out cut", STEPS), NULL};
-    const pid_t client = processes_start("/bin/sh", argv, NULL);
-
-    processes_await_file("cut/step-10");
-    if (runs_kill_client(client, "cut") < STEPS)
-        expect(print("eps train --resume cut --workers 2 --steps %d", STEPS), 0);
-    outputs_check_same_latest("cut", "whole");
-}
 
 /* By heart, which dropout and smoothing do not hinder. */
 TEST(it_writes_what_it_has_learned)

@@ -1,9 +1,8 @@
-/* Training in fp16 in real programs: the loss's scale, and that neither memory, workers nor interruptions change a
- * byte. */
+/* Training in fp16 in real programs: the loss's scale, and what is refused. That no way to run it changes a bit:
+ * tests/system/invariants. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -63,25 +62,6 @@ TEST(what_overflows_is_skipped_and_halves_the_scale)
                   json_equal(json_object_get(line, "loss"), json_object_get(first, "loss")));
         json_decref(line), json_decref(first);
     }
-}
-
-TEST(no_budget_changes_a_bit_and_a_run_goes_on_at_another)
-{
-    expect("head -c 1000 text.txt >held.txt", 0);
-    runs_check_budgets(
-        "--model small.json --batch 6 --seq 24 --microbatch 3 --parts 2 --optimizer adamw --moments bf16 "
-        "--clip-norm 0.5 --precision fp16 --grad-dtype fp16",
-        "--data text.txt --eval-data held.txt --save-every 2 --keep 0 ", "");
-}
-
-TEST(workers_of_which_one_is_killed_make_the_bits_of_one)
-{
-    static const char *const files[] = {"text.txt"};
-    struct eps_train_options options = processes_options("small.json", files, "alone");
-
-    options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 16;
-    options.deterministic = true, options.optimizer = EPS_ADAMW, options.precision = options.grad_dtype = EPS_FP16;
-    runs_check_killed(&options);
 }
 
 static const struct {

@@ -1,7 +1,8 @@
-/* Convolutional nets in real programs, on images: what torchvision's layout of weights gives, and that neither memory,
- * workers nor interruptions change a byte. */
+/* Convolutional nets in real programs, on images: what torchvision's layout of weights gives, and that derived inputs
+ * change no byte. That no other way to run them does: tests/system/invariants. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixtures/exact.h"
+#include "tests/kit/images.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/runs.h"
@@ -19,38 +20,7 @@ SUITE_FIXTURE(processes_setup, processes_remove)
 
 static const char *const nets[] = {"wide_resnet", "resnet_basic", "resnet_bottleneck"};
 
-enum { N_IMAGES = 48, N_HELD = 5, HEADER = 128 };
-
-/* Version 1.0 of numpy's format, n images of side x side in colour, or n labels. */
-static void put_npy(const char *name, const uint8_t *bytes, unsigned n, unsigned side)
-{
-    const size_t n_bytes = (size_t)n * (side ? 3 * side * side : 1);
-    char *file = malloc(HEADER + n_bytes), shape[60];
-
-    snprintf(shape, sizeof shape, side ? "(%u, %u, %u, 3)" : "(%u,)", n, side, side);
-    memset(file, ' ', HEADER);
-    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
-    const int used = snprintf(file + 10, HEADER - 10, "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }", shape);
-    file[10 + used] = ' ', file[HEADER - 1] = '\n';
-    memcpy(file + HEADER, bytes, n_bytes);
-    processes_write(name, file, HEADER + n_bytes);
-    free(file);
-}
-
-static void put_images(const char *images, const char *labels, unsigned n, unsigned side, unsigned seed)
-{
-    const size_t each = 3 * (size_t)side * side;
-    uint8_t *bytes = malloc(n * each), classes[N_IMAGES];
-
-    for (unsigned k = 0; k < n; k++) {
-        classes[k] = (uint8_t)(k % 5);
-        for (size_t i = 0; i < each; i++)
-            bytes[k * each + i] = (uint8_t)(2 * processes_token(i + (k + seed) * each) + 13u * classes[k]);
-    }
-    put_npy(images, bytes, n, side);
-    put_npy(labels, classes, n, 0);
-    free(bytes);
-}
+enum { N_IMAGES = 48, N_HELD = 5 };
 
 static unsigned open_net(int which, struct fixture *fixture)
 {
@@ -61,8 +31,8 @@ static unsigned open_net(int which, struct fixture *fixture)
         side++;
     expect("mkdir model", 0);
     fixture_write_model(fixture, processes_path("model"));
-    put_images("images.npy", "labels.npy", N_IMAGES, side, 0);
-    put_images("held-images.npy", "held-labels.npy", N_HELD, side, 1000);
+    images_put("images.npy", "labels.npy", N_IMAGES, side, 0);
+    images_put("held-images.npy", "held-labels.npy", N_HELD, side, 1000);
     return side;
 }
 
@@ -92,8 +62,8 @@ TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
         classes[row] = (uint8_t)labels[(size_t)row * fixture.seq];
         want += cross_entropy(json_array_get(json_object_get(fixture.reference, "logits"), row), classes[row]);
     }
-    put_npy("images.npy", bytes, fixture.batch, side);
-    put_npy("labels.npy", classes, fixture.batch, 0);
+    images_put_npy("images.npy", bytes, fixture.batch, side);
+    images_put_npy("labels.npy", classes, fixture.batch, 0);
     json_t *got = expect_json("eps eval --model model --data images.npy --json", 0);
     ck_assert_double_eq_tol(json_number_value(json_object_get(got, "loss")), want / fixture.batch, 1e-5);
     json_decref(got);
@@ -102,23 +72,6 @@ TEST_EACH(an_evaluation_is_pytorchs, COUNT(nets))
 }
 
 #define DATA "--data images.npy --eval-data held-images.npy --save-every 2 --keep 0 --augment crop=2,flip "
-
-/* In bf16 with moments in 16 bits and by SGD, or by AdamW in fp32; from means of blocks, too. More budgets, and each
- * net in both number types: test_exact_same. */
-TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, COUNT(nets) + 1)
-{
-    const bool pools = _i == COUNT(nets), is_half = _i % 2 == 0;
-    struct fixture fixture;
-    char run[250];
-    const unsigned side = open_net(pools ? 0 : _i, &fixture);
-
-    snprintf(run, sizeof run, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2%s%s", side, side,
-             pools ? " --approximate pool=2" : "",
-             is_half ? " --precision bf16 --moments bf16 --grad-dtype bf16 --optimizer sgd --momentum 0.9 --clip-norm 2"
-                     : "");
-    runs_check_budgets(run, DATA, print("--seq %u", side * side));
-    fixture_close(&fixture);
-}
 
 /* The least memory, in steps of a 200th of the least of all, in which inputs are derived again. */
 static unsigned long long find_derived(const char *job, unsigned seq)
@@ -156,20 +109,6 @@ TEST_EACH(a_run_that_derives_inputs_is_killed_and_goes_on, 2)
     for (int i = 0; i < 3; i++)
         outputs_check_same_latest("roomy", (const char *[]){"derived", "on", "back"}[i]);
     runs_check_killed_command(print("eps train %s " DATA "--steps 40 --device-mem %llu", job, memory));
-    fixture_close(&fixture);
-}
-
-TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, COUNT(nets))
-{
-    static const char *const files[] = {"images.npy"};
-    struct eps_train_options options = processes_options("model", files, "alone");
-    struct fixture fixture;
-
-    open_net(_i, &fixture);
-    options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 0;
-    options.eval_tokens = UINT64_MAX;
-    options.deterministic = true, options.optimizer = _i % 2 ? EPS_ADAMW : EPS_ADAMA;
-    runs_check_killed(&options);
     fixture_close(&fixture);
 }
 
@@ -220,7 +159,7 @@ static double loss_of_predictions(const char *name, unsigned n)
 /* A preset takes its classes from the data; what it saved goes on, is evaluated, and says what each row is. */
 TEST(a_preset_learns_the_classes_of_its_images)
 {
-    put_images("images.npy", "labels.npy", 20, 16, 0);
+    images_put("images.npy", "labels.npy", 20, 16, 0);
     expect("eps train --model resnet-18 --image 16x16 --data images.npy --batch 4 --parts 2 --steps 1 --out run "
            "--device cpu",
            0, "5 classes: 0, 1, 2, 3, 4", "18 images of 16x16, in colour, 2 held out; batch norms over 2 of 4 images",
@@ -253,8 +192,8 @@ TEST(an_evaluation_sees_the_middle_of_a_scaled_image)
         big[i] = (uint8_t)processes_token(i);
     for (size_t line = 0; line < N * SIDE; line++)
         memcpy(middle + line * LINE, big + ((line / SIDE * BIG + line % SIDE + 2) * BIG + 2) * 3, LINE);
-    put_npy("images.npy", big, N, BIG), put_npy("labels.npy", classes, N, 0);
-    put_npy("middle-images.npy", middle, N, SIDE), put_npy("middle-labels.npy", classes, N, 0);
+    images_put_npy("images.npy", big, N, BIG), images_put_npy("labels.npy", classes, N, 0);
+    images_put_npy("middle-images.npy", middle, N, SIDE), images_put_npy("middle-labels.npy", classes, N, 0);
     processes_put_text("net.json",
                        "{\"model_type\": \"wide_resnet\", \"widen_factor\": 1, \"image_size\": 16, \"depth\": 10}");
     expect("eps train --model net.json --data middle-images.npy --eval-data middle-images.npy --batch 2 --steps 1 "
@@ -336,7 +275,7 @@ TEST_EACH(what_does_not_fit_is_refused, COUNT(asked))
         "{\"model_type\": \"wide_resnet\", \"widen_factor\": 1, \"image_size\": 16, \"depth\": %s}";
     char text[200];
 
-    put_images("images.npy", "labels.npy", 20, 16, 0);
+    images_put("images.npy", "labels.npy", 20, 16, 0);
     snprintf(text, sizeof text, net, "10");
     processes_put_text("net.json", text);
     snprintf(text, sizeof text, net, "11");

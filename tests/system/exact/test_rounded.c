@@ -1,9 +1,7 @@
-/* Training without a master, and with sums in bf16, in real programs: both round stochastically, and yet neither
- * memory, workers, a killed one nor an interruption changes a byte. */
+/* Training without a master, and with sums in bf16, in real programs: both round stochastically, and yet they
+ * learn. That no way to run it changes a bit: tests/system/invariants. */
 #include "tests/kit/command.h"
-#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/runs.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(long)
@@ -17,28 +15,6 @@ static void setup(void)
 }
 
 SUITE_FIXTURE(setup, processes_remove)
-
-TEST(no_budget_changes_a_bit_and_a_run_goes_on_at_another)
-{
-    expect("head -c 1000 text.txt >held.txt", 0);
-    runs_check_budgets(
-        "--model small.json --batch 6 --seq 24 --microbatch 3 --parts 2 --optimizer adamw --moments bf16 "
-        "--clip-norm 0.5 --precision fp16 --grad-dtype bf16 --master none --sums bf16",
-        "--data text.txt --eval-data held.txt --save-every 2 --keep 0 ", "");
-}
-
-/* Eager, with replay; fenced. */
-TEST_EACH(workers_of_which_one_is_killed_make_the_bits_of_one, 2)
-{
-    static const char *const files[] = {"text.txt"};
-    struct eps_train_options options = processes_options("small.json", files, "alone");
-
-    options.steps = 5, options.batch = 12, options.parts = 4, options.microbatch = 2, options.seq = 16;
-    options.deterministic = true, options.optimizer = EPS_ADAMW, options.master = EPS_MASTER_NONE;
-    options.precision = _i ? EPS_FP16 : EPS_BF16;
-    options.sums = _i ? EPS_BF16 : EPS_NUMBER_DEFAULT;
-    runs_check_killed(&options);
-}
 
 /* Held out, at the end that `key` names. */
 static double held_out(const char *run, const char *end, const char *key)
