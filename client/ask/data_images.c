@@ -1,7 +1,7 @@
 #include "client/ask/data_images.h"
 
 #include "client/options/options.h"
-#include "client/rows/image_rows.h"
+#include "client/task/image_rows.h"
 
 #include <stdlib.h>
 

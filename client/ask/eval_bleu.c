@@ -5,7 +5,7 @@
 
 #include "client/ask/eval_rows.h"
 #include "client/ask/generate.h"
-#include "client/rows/documents.h"
+#include "client/corpus/documents.h"
 #include "client/text/bleu.h"
 #include "proto/model/family.h"
 

@@ -3,7 +3,7 @@
 #include "client/model/classifier.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
-#include "client/rows/image_rows.h"
+#include "client/task/image_rows.h"
 
 #include <errno.h>
 #include <inttypes.h>

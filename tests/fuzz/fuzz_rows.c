@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_rows.c - labelled rows, TSV and JSON lines: each row that is taken can be read.
  *
  * The bits of the first byte: the format, compressed, columns (2), rows to be predicted, numbers as labels. */
-#include "client/rows/rows.h"
+#include "client/corpus/labelled.h"
 #include "proto/model/model_files.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"

@@ -1,0 +1,224 @@
+#include "client/task/source.h"
+
+#include "client/corpus/documents.h"
+#include "proto/model/family.h"
+#include "proto/plan/memory/data.h"
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
+const struct client_field_type client_field_types[CLIENT_FIELDS] = {
+    [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
+    [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
+    [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
+    [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
+    [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
+    [CLIENT_FIELD_ENTRIES] = {"entries", "u32", sizeof(uint32_t), true, {PLAN_NO_ENTRY}},
+    [CLIENT_FIELD_WEIGHTS] = {"weights", "float", sizeof(float), true, {0}},
+};
+_Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
+
+const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
+{
+    if (config->image.height > 0)
+        return &client_source_images;
+    if (config->n_labels > 0)
+        return &client_source_labelled;
+    if (model_has_source(config))
+        return mask_fraction > 0 ? &client_source_spans : &client_source_targets;
+    return config->family->masked ? &client_source_masked : &client_source_text;
+}
+
+int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
+                            double mask_fraction, struct client_data *data, struct client_data *eval_data,
+                            const struct client_watch *watch, struct error *err)
+{
+    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
+    int rc = 0;
+
+    *out = client_source_kind(config, mask_fraction);
+    if (*out == &client_source_text)
+        rc = client_documents_are(&documents, data, watch, err);
+    if (!rc && *out == &client_source_text && documents == CLIENT_NO_DOCUMENTS && eval_data)
+        rc = client_documents_are(&documents, eval_data, watch, err);
+    if (documents != CLIENT_NO_DOCUMENTS)
+        *out = documents == CLIENT_DOCUMENT_PAIRS ? &client_source_preferences : &client_source_conversations;
+    return rc;
+}
+
+unsigned client_source_tasks(const struct client_source_ops *kind)
+{
+    return kind != &client_source_text ? kind->task
+                                       : EPS_OF_TEXT | EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES | EPS_OF_SPANS;
+}
+
+const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
+{
+    return kind == &client_source_conversations ? &client_source_packed : kind;
+}
+
+int client_source_check_packs(const struct model *model, struct error *err)
+{
+    const struct model_config *config = &model->config;
+
+    if (config->family->masked && config->n_labels == 0)
+        return error_set(err, -EDOM, "a %s model restores masked tokens, and --pack is for conversations: leave it out",
+                         config->family->model_type);
+    return plan_check_packs(model, err) ? -EDOM : 0;
+}
+
+int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    return source->ops->settle ? source->ops->settle(source, rules, err) : 0;
+}
+
+int client_source_prefixed(int rc, const char *option, struct error *err)
+{
+    if (rc && rc != -EINTR && rc != -EDOM)
+        error_prefix(err, option);
+    return rc;
+}
+
+int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    static const char *const options[] = {[CLIENT_TRAIN] = "--data", [CLIENT_HELD_OUT] = "--eval-data"};
+    int rc = 0;
+
+    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++)
+        rc = client_source_prefixed(source->ops->read(source, part, rules, err), options[part], err);
+    return rc ? rc : client_source_settle(source, rules, err);
+}
+
+int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
+{
+    const int rc = source->ops->divide(source, division, err);
+    const uint64_t n = rc ? 0 : source->ops->n_rows(source, CLIENT_HELD_OUT) * source->n_logits;
+
+    if (n == 0)
+        return rc;
+    source->logits = calloc(n, sizeof *source->logits);
+    return source->logits ? 0 : error_memory(err);
+}
+
+int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err)
+{
+    source->batch = batch;
+    source->samples = calloc(batch, sizeof *source->samples);
+    source->fields = calloc(batch, sizeof *source->fields);
+    return source->samples && source->fields ? 0 : error_memory(err);
+}
+
+static bool has(const struct client_source *source, unsigned field)
+{
+    return source->ops->fields >> field & 1;
+}
+
+bool client_source_packs(const struct client_source *source)
+{
+    return has(source, CLIENT_FIELD_POSITIONS);
+}
+
+/* Elements of a field in a row. */
+static size_t elements_of(unsigned field, uint32_t n_tokens)
+{
+    return client_field_types[field].by_token ? n_tokens : 1;
+}
+
+static void clear(const struct client_buffer *buffer, const struct client_source *source, uint32_t n_tokens)
+{
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
+        const struct client_field_type *type = &client_field_types[f];
+        const size_t n_words = type->element_bytes / sizeof(uint32_t);
+        const size_t n = has(source, f) ? buffer->n_rows * elements_of(f, n_tokens) : 0;
+        uint32_t *words = buffer->at[f];
+        assert(words || n == 0 || f == CLIENT_FIELD_ENTRIES);
+        for (size_t i = 0; words && i < n * n_words; i++)
+            words[i] = type->empty[i % n_words];
+    }
+}
+
+static struct client_row_fields row_of(const struct client_buffer *buffer, const struct client_source *source,
+                                       enum client_part part, uint32_t row, uint32_t n_tokens)
+{
+    struct client_row_fields fields = {.n_tokens = n_tokens};
+
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++)
+        if (has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
+            fields.at[f] = (char *)buffer->at[f] + row * elements_of(f, n_tokens) * client_field_types[f].element_bytes;
+    return fields;
+}
+
+void client_row_number(const struct client_row_fields *row, uint32_t from, uint64_t first, uint32_t n)
+{
+    uint32_t *entries = row->at[CLIENT_FIELD_ENTRIES];
+
+    for (uint32_t i = 0; entries && i < n; i++)
+        entries[from + i] = (uint32_t)(first + i);
+}
+
+static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                enum client_part part, uint32_t n, struct error *err)
+{
+    const uint32_t n_tokens = source->ops->length(source, part, source->samples, n);
+    const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
+    int rc = 0;
+
+    assert(n <= buffer->n_rows && n_tokens <= buffer->seq);
+    *out = (struct client_minibatch){.n_tokens = n_tokens};
+    clear(buffer, source, n_tokens);
+    for (uint32_t row = 0; row < n; row++)
+        source->fields[row] = row_of(buffer, source, part, row, n_tokens);
+    if (source->ops->read_rows)
+        rc = source->ops->read_rows(source, source->fields, part, source->samples, n, err);
+    for (uint32_t row = 0; !source->ops->read_rows && !rc && row < n; row++)
+        rc = source->ops->read_row(source, &source->fields[row], part, source->samples[row], err);
+    for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
+        out->n_labels += labels[i] != PLAN_NO_LABEL;
+    if (has(source, CLIENT_FIELD_REFERENCES))
+        out->n_labels = n / 2;
+    return rc;
+}
+
+int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                       uint64_t step, uint64_t n_before, struct error *err)
+{
+    const uint32_t n = source->ops->pick(source->samples, source, step, n_before);
+
+    return fill(out, buffer, source, CLIENT_TRAIN, n, err);
+}
+
+int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
+                                struct client_source *source, uint64_t first, uint32_t n, struct error *err)
+{
+    assert(n <= source->batch);
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = source->ops->pick_held_out(source, first + i);
+    return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
+}
+
+int client_source_fill_referenced(struct client_minibatch *out, const struct client_buffer *buffer,
+                                  struct client_source *source, uint32_t first, uint32_t n, struct error *err)
+{
+    const uint32_t n_train = source->n_references[CLIENT_TRAIN];
+    const enum client_part part = first < n_train ? CLIENT_TRAIN : CLIENT_HELD_OUT;
+
+    assert(n <= source->batch && (part == CLIENT_HELD_OUT || first + n <= n_train));
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = (struct client_sample){.id = first + i - (part == CLIENT_HELD_OUT ? n_train : 0)};
+    return fill(out, buffer, source, part, n, err);
+}
+
+void client_source_close(struct client_source *source)
+{
+    if (!source)
+        return;
+    free(source->samples);
+    free(source->fields);
+    free(source->logits);
+    free(source->references);
+    source->ops->close(source);
+}
