@@ -80,11 +80,11 @@ static int open_data(struct eval *e, struct error *err)
     if (!rc)
         rc = open_source(e, kind, err);
     if (!rc)
-        rc = client_source_prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
+        rc = client_source_prefixed(client_source_read_part(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
     if (!rc)
         rc = client_source_settle(e->source, &rules, err);
     if (!rc)
-        e->source->ops->measure(&e->facts, e->source);
+        e->facts = client_source_measure(e->source);
     return rc;
 }
 
@@ -111,7 +111,7 @@ static int resolve(struct eval *e, struct error *err)
     int rc = client_source_divide(e->source, &division, err);
     if (rc)
         return rc;
-    const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(e->source, CLIENT_HELD_OUT);
     if (n == 0 && e->data.n == 0)
         return client_options_refuse_empty("--data ", o->data, o->n_data, err);
     if (n == 0)

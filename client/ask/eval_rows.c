@@ -60,7 +60,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
     if (!rc)
         rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
     if (!rc)
-        rc = e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err);
+        rc = client_source_read_part(e->source, CLIENT_HELD_OUT, &rules, err);
     if (!rc && e->events->on_note)
         client_unread_tell(&e->data, "--data", e->events->on_note, e->user);
     return rc ? rc : client_source_settle(e->source, &rules, err);
@@ -71,9 +71,8 @@ static int resolve(struct eval_rows *e, struct error *err)
 {
     const uint32_t n_positions = e->forward->model.config.n_positions;
     struct eps_eval_options *o = e->options;
-    struct client_source_facts facts;
+    const struct client_source_facts facts = client_source_measure(e->source);
 
-    e->source->ops->measure(&facts, e->source);
     if (o->seq == 0)
         o->seq = facts.seq;
     if (o->seq == 0)
@@ -88,7 +87,7 @@ static int resolve(struct eval_rows *e, struct error *err)
     rc = client_source_divide(e->source, &(struct client_division){.seq = o->seq, .stride = o->seq}, err);
     if (rc)
         return rc;
-    const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(e->source, CLIENT_HELD_OUT);
     if (o->batch == 0)
         o->batch = n < BATCH ? (uint32_t)n : BATCH;
     o->task = facts.task;
@@ -145,15 +144,15 @@ static void find_probabilities(double *out, const float *logits, uint32_t n)
 static int predict(struct eval_rows *e, struct error *err)
 {
     const struct client_source *source = e->source;
-    const uint64_t n = source->ops->n_rows(source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
     const uint32_t n_labels = source->n_logits;
-    const bool numbers = source->labels->numbers;
+    const bool numbers = source->labels.numbers;
     double *probability = calloc(n_labels, sizeof *probability);
     uint64_t *places = calloc(n, sizeof *places);
     int rc = probability && places ? 0 : error_memory(err);
 
     for (uint64_t k = 0; !rc && k < n; k++)
-        places[source->ops->pick_held_out(source, k).id] = k;
+        places[client_source_pick_held_out(source, k).id] = k;
     for (uint64_t row = 0; !rc && row < n; row++) {
         const float *logits = source->logits + places[row] * n_labels;
         struct eps_prediction prediction = {.row = row, .number = NAN};
@@ -165,7 +164,7 @@ static int predict(struct eval_rows *e, struct error *err)
             find_probabilities(probability, logits, n_labels);
             prediction.likeliest = client_score_class(logits, n_labels);
             prediction.n_classes = n_labels;
-            prediction.names = (const char *const *)source->labels->names;
+            prediction.names = (const char *const *)source->labels.names;
             prediction.probability = probability;
         }
         rc = e->events->on_prediction(e->user, &prediction);

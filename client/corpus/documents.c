@@ -63,7 +63,7 @@ int client_documents_are(enum client_documents_kind *out, struct client_data *da
 /* ---- Reading ---- */
 
 struct reading {
-    struct client_documents *documents;
+    struct client_corpus *documents;
     struct client_conversations *conversations;
     struct client_keys *keys;
     struct client_data_pass pass;
@@ -76,43 +76,20 @@ struct reading {
     void *user;
 };
 
-static int make_room(struct client_documents *d, struct error *err)
-{
-    const size_t cap = d->cap ? 2 * d->cap : 1024;
-
-    if (d->n < d->cap)
-        return 0;
-    if (d->n >= UINT32_MAX / 2)
-        return error_set(err, -E2BIG, "more than %zu rows", d->n);
-    struct client_document *list = realloc(d->list, cap * sizeof *list);
-    d->list = list ? list : d->list;
-    uint32_t *lengths = list ? realloc(d->lengths, cap * sizeof *lengths) : NULL;
-    if (!lengths)
-        return error_memory(err);
-    d->lengths = lengths, d->cap = cap;
-    return 0;
-}
-
 static int add_document(void *user, const uint32_t *ids, size_t n, struct error *err)
 {
     struct reading *r = user;
-    struct client_documents *d = r->documents;
-    struct client_document document = {.at = d->n_tokens, .n = (uint32_t)n, .file = r->file_number, .line = r->line};
-    int rc = n > INT32_MAX ? error_set(err, -E2BIG, "more than %d tokens", INT32_MAX) : make_room(d, err);
+    struct client_example document = {.label = PLAN_NO_LABEL, .file = r->file_number, .line = r->line};
+    const uint32_t n_tokens = (uint32_t)n;
 
-    if (rc)
-        return rc;
-    while (document.first + 1 < n && !(ids[document.first + 1] & CLIENT_TOKEN_TRAINED))
-        document.first++;
-    if (document.first + 1 >= n) /* none is trained, however many are seen */
-        document.first = UINT32_MAX;
-    XXH3_64bits_update(r->hash, &document.n, sizeof document.n);
+    if (n > INT32_MAX)
+        return error_set(err, -E2BIG, "more than %d tokens", INT32_MAX);
+    for (document.n[0] = 1; document.n[0] < n && !(ids[document.n[0]] & CLIENT_TOKEN_TRAINED);)
+        document.n[0]++;
+    document.n[1] = n_tokens - document.n[0];
+    XXH3_64bits_update(r->hash, &n_tokens, sizeof n_tokens);
     XXH3_64bits_update(r->hash, ids, n * sizeof *ids);
-    rc = client_data_write(d->fd, r->file, ids, n * sizeof *ids, d->n_tokens * sizeof *ids, err);
-    d->n_tokens += n;
-    d->lengths[d->n] = (uint32_t)n - 1;
-    d->list[d->n++] = document;
-    return rc;
+    return client_corpus_add(r->documents, document, ids, r->file, err);
 }
 
 static int take_object(struct reading *r, json_t *object, struct error *err)
@@ -393,7 +370,7 @@ static int read_targets(struct reading *r, struct client_data *data, size_t *i, 
     return read_side_by_side(r, files, err);
 }
 
-int client_documents_read(struct client_documents *out, struct client_data *data,
+int client_documents_read(struct client_corpus *out, struct client_data *data,
                           const struct client_documents_rules *rules, struct error *err)
 {
     const struct client_data_rules watched = {.watch = rules->watch};
@@ -411,7 +388,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
                                               rules->train_on, err)
                   : error_memory(err);
 
-    *out = (struct client_documents){.fd = -1};
+    *out = (struct client_corpus){.fd = -1};
     if (!rc)
         rc = client_keys_open(&r.keys, rules->side, err);
     if (!rc && rules->pairs)
@@ -422,8 +399,7 @@ int client_documents_read(struct client_documents *out, struct client_data *data
         rc = client_data_refuse_weights(data, err);
     if (!rc) {
         XXH3_64bits_reset(hash);
-        out->fd = client_data_nameless("tokens", err);
-        rc = out->fd < 0 ? out->fd : 0;
+        rc = client_corpus_init(out, err);
     }
     client_tokenizer_watch(rules->tokenizer, rules->watch);
     for (size_t i = 0; !rc && i < data->n_files; i++)
@@ -437,54 +413,43 @@ int client_documents_read(struct client_documents *out, struct client_data *data
     return rc;
 }
 
-void client_documents_free(struct client_documents *documents)
-{
-    free(documents->list);
-    free(documents->lengths);
-    if (documents->fd >= 0)
-        close(documents->fd);
-    *documents = (struct client_documents){.fd = -1};
-}
-
 /* ---- A document ---- */
 
-uint32_t client_documents_length(const struct client_documents *documents, size_t k, uint32_t seq)
+uint32_t client_documents_length(const struct client_corpus *documents, size_t k, uint32_t seq)
 {
-    return documents->lengths[k] < seq ? documents->lengths[k] : seq;
+    const uint32_t n = client_document_inputs(&documents->list[k]);
+
+    return n < seq ? n : seq;
 }
 
-int client_documents_tokens(const struct client_documents *documents, uint32_t *out, size_t k, uint32_t n,
-                            struct error *err)
-{
-    return client_data_reread(documents->fd, out, documents->list[k].at, n, err);
-}
-
-enum eps_fate client_documents_fate(const struct client_documents *documents, size_t k, uint32_t seq,
+enum eps_fate client_documents_fate(const struct client_corpus *documents, size_t k, uint32_t seq,
                                     enum eps_long long_rows)
 {
-    const bool fits = documents->lengths[k] <= seq;
+    const struct client_example *document = &documents->list[k];
+    const bool fits = client_document_inputs(document) <= seq;
 
     if (!fits && long_rows == EPS_LONG_DROP)
         return EPS_DROPPED;
-    return documents->list[k].first >= seq ? EPS_UNANSWERED : fits ? EPS_KEPT : EPS_CUT;
+    return document->n[1] == 0 || document->n[0] > seq ? EPS_UNANSWERED : fits ? EPS_KEPT : EPS_CUT;
 }
 
-int client_documents_refuse(const struct client_documents *documents, const struct client_data *data, size_t k,
+int client_documents_refuse(const struct client_corpus *documents, const struct client_data *data, size_t k,
                             uint32_t seq, struct error *err)
 {
-    const struct client_document *document = &documents->list[k];
+    const struct client_example *document = &documents->list[k];
 
     return error_set(err, -EINVAL,
                      "%s: line %" PRIu32 ": %" PRIu32 " tokens are more than --seq %" PRIu32
                      ": give a larger --seq, or --long cut or drop",
-                     data->files[document->file].path, document->line, document->n - 1, seq);
+                     data->files[document->file].path, document->line, client_document_inputs(document), seq);
 }
 
-uint32_t client_documents_longest(const struct client_documents *documents)
+uint32_t client_documents_longest(const struct client_corpus *documents)
 {
     uint32_t longest = 0;
 
     for (size_t i = 0; i < documents->n; i++)
-        longest = documents->lengths[i] > longest ? documents->lengths[i] : longest;
+        if (client_document_inputs(&documents->list[i]) > longest)
+            longest = client_document_inputs(&documents->list[i]);
     return longest;
 }

@@ -23,17 +23,19 @@ struct text {
     size_t n;
 };
 
-/* State of client_rows_read. */
+/* State of client_labelled_read. */
 struct reading {
-    struct client_rows *rows;
+    struct client_corpus *rows;
+    struct client_pairs *pairs;
     struct client_labels *labels;
-    const struct client_rows_rules *rules;
+    const struct client_labelled_rules *rules;
     struct client_data_pass pass;
     struct client_columns columns;
     XXH3_state_t *hash;
     struct client_tokens tokens; /* of the current row */
     /* The current file: */
     struct client_data_file *file;
+    uint32_t file_number;
     uint64_t line;
     bool begun; /* its columns are known */
     size_t at[CLIENT_COLUMNS];
@@ -52,13 +54,11 @@ static bool is_absent(const struct reading *r, struct text label)
     return label.n == 0 || (hidden && !r->labels->numbers && !json_object_get(r->labels->index, "-1"));
 }
 
-static int add_label(struct reading *r, struct client_row *row, struct text label, struct error *err)
+static int add_label(struct reading *r, struct client_example *row, struct text label, struct error *err)
 {
     row->label = PLAN_NO_LABEL;
-    if (is_absent(r, label)) {
-        r->rows->labelled = false;
+    if (is_absent(r, label))
         return 0;
-    }
     XXH3_64bits_update(r->hash, label.bytes, label.n);
     if (r->labels->numbers)
         return client_labels_number(&row->label, label.bytes, label.n, err);
@@ -85,31 +85,15 @@ static void row_drop_end(struct reading *r, uint32_t *n)
         r->tokens.n--, --*n;
 }
 
-static int make_room(struct client_rows *rows, struct error *err)
-{
-    const size_t cap = rows->cap ? 2 * rows->cap : 1024;
-
-    if (rows->n < rows->cap)
-        return 0;
-    if (rows->n >= UINT32_MAX / 2)
-        return error_set(err, -E2BIG, "more than %zu rows", rows->n);
-    struct client_row *larger = realloc(rows->list, cap * sizeof *larger);
-    if (!larger)
-        return error_memory(err);
-    rows->list = larger, rows->cap = cap;
-    return 0;
-}
-
 static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS], struct error *err)
 {
-    struct client_rows *rows = r->rows;
-    struct client_row row = {.at = rows->n_tokens, .is_paired = columns[CLIENT_COLUMN_SECOND].bytes != NULL};
-    int rc = make_room(rows, err);
+    struct client_example row = {.is_paired = columns[CLIENT_COLUMN_SECOND].bytes != NULL,
+                                 .file = r->file_number,
+                                 .line = r->line < UINT32_MAX ? (uint32_t)r->line : UINT32_MAX};
+    int rc = add_label(r, &row, columns[CLIENT_COLUMN_LABEL], err);
 
     r->tokens.n = 0;
-    if (!rc)
-        rc = add_label(r, &row, columns[CLIENT_COLUMN_LABEL], err);
-    if (!rc && row.is_paired && !rows->pairs.has_pair)
+    if (!rc && row.is_paired && !r->pairs->has_pair)
         rc = error_set(err, -EINVAL, "it has two texts, and the model's tokenizer.json does not say how to join them");
     client_tokenizer_led(r->rules->tokenizer);
     if (!rc)
@@ -118,17 +102,13 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
         rc = add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], err);
     if (!rc)
         row_drop_end(r, &row.n[row.is_paired]);
-    if (!rc && r->tokens.n == 0 && client_pairs_added(&rows->pairs, row.is_paired) == 0)
+    if (!rc && r->tokens.n == 0 && client_pairs_added(r->pairs, row.is_paired) == 0)
         rc = error_set(err, -EINVAL, "its text is empty, and the model's tokenizer adds no token to it");
     if (rc)
         return rc;
-    const size_t bytes = r->tokens.n * sizeof *r->tokens.ids;
     XXH3_64bits_update(r->hash, row.n, sizeof row.n);
-    XXH3_64bits_update(r->hash, r->tokens.ids, bytes);
-    rc = client_data_write(rows->fd, r->file, r->tokens.ids, bytes, row.at * sizeof *r->tokens.ids, err);
-    rows->n_tokens += r->tokens.n;
-    rows->list[rows->n++] = row;
-    return rc;
+    XXH3_64bits_update(r->hash, r->tokens.ids, r->tokens.n * sizeof *r->tokens.ids);
+    return client_corpus_add(r->rows, row, r->tokens.ids, r->file, err);
 }
 
 /* ---- TSV ---- */
@@ -452,20 +432,13 @@ static int sort_labels(struct reading *r, struct error *err)
     return 0;
 }
 
-static int measure(struct client_rows *rows, struct error *err)
-{
-    rows->lengths = calloc(rows->n + 1, sizeof *rows->lengths);
-    for (size_t i = 0; rows->lengths && i < rows->n; i++)
-        rows->lengths[i] = client_rows_length(rows, i, UINT32_MAX);
-    return rows->lengths ? 0 : error_memory(err);
-}
-
-int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
-                     const struct client_rows_rules *rules, struct error *err)
+int client_labelled_read(struct client_corpus *out, struct client_pairs *pairs, struct client_data *data,
+                         struct client_labels *labels, const struct client_labelled_rules *rules, struct error *err)
 {
     const struct client_data_rules watched = {.watch = rules->watch};
     XXH3_state_t *hash = XXH3_createState();
     struct reading r = {.rows = out,
+                        .pairs = pairs,
                         .labels = labels,
                         .rules = rules,
                         .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
@@ -473,27 +446,23 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
                         .fields = calloc(MOST_FIELDS, sizeof *r.fields)};
     int rc = client_columns_parse(&r.columns, rules->columns, rules->unlabelled, err);
 
+    *out = (struct client_corpus){.fd = -1};
     if (!rc)
         rc = client_data_refuse_weights(data, err);
-
-    *out = (struct client_rows){.fd = -1, .labelled = true};
     if (!rc && (!hash || !r.fields))
         rc = error_memory(err);
     if (!rc)
-        rc = client_pairs_init(&out->pairs, rules->tokenizer, err);
+        rc = client_pairs_init(pairs, rules->tokenizer, err);
     if (!rc) {
         XXH3_64bits_reset(hash);
-        out->fd = client_data_nameless("tokens", err);
-        rc = out->fd < 0 ? out->fd : 0;
+        rc = client_corpus_init(out, err);
     }
     client_tokenizer_watch(rules->tokenizer, rules->watch);
-    for (size_t i = 0; !rc && i < data->n_files; i++)
-        rc = read_file(&r, &data->files[i], err);
+    for (; !rc && r.file_number < data->n_files; r.file_number++)
+        rc = read_file(&r, &data->files[r.file_number], err);
     client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
         rc = sort_labels(&r, err);
-    if (!rc)
-        rc = measure(out, err);
     if (!rc)
         out->hash = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
@@ -502,70 +471,39 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
     return rc;
 }
 
-void client_rows_free(struct client_rows *rows)
-{
-    free(rows->list);
-    free(rows->lengths);
-    if (rows->fd >= 0)
-        close(rows->fd);
-    *rows = (struct client_rows){.fd = -1};
-}
-
-static struct client_texts texts_of(const struct client_row *row)
+static struct client_texts texts_of(const struct client_example *row)
 {
     return (struct client_texts){{row->n[0], row->n[1]}, row->is_paired};
 }
 
-uint32_t client_rows_length(const struct client_rows *rows, size_t k, uint32_t seq)
+uint32_t client_labelled_length(const struct client_corpus *rows, const struct client_pairs *pairs, size_t k)
 {
-    const struct client_row *row = &rows->list[k];
-    const uint64_t n = (uint64_t)row->n[0] + row->n[1] + client_pairs_added(&rows->pairs, row->is_paired);
+    const struct client_example *row = &rows->list[k];
 
-    return n < seq ? (uint32_t)n : seq;
+    return row->n[0] + row->n[1] + client_pairs_added(pairs, row->is_paired);
 }
 
-int64_t client_rows_get(const struct client_rows *rows, uint32_t *ids, uint32_t *second, uint32_t *work, size_t k,
-                        uint32_t seq, struct error *err)
+int64_t client_labelled_get(const struct client_corpus *rows, const struct client_pairs *pairs, uint32_t *ids,
+                            uint32_t *second, uint32_t *work, size_t k, uint32_t seq, struct error *err)
 {
-    const struct client_row *row = &rows->list[k];
-    const struct client_texts left = client_pairs_cut(&rows->pairs, texts_of(row), seq);
+    const struct client_example *row = &rows->list[k];
+    const struct client_texts left = client_pairs_cut(pairs, texts_of(row), seq);
     int rc = client_data_reread(rows->fd, work, row->at, left.n[0], err);
 
     if (!rc)
         rc = client_data_reread(rows->fd, work + seq, row->at + row->n[0], left.n[1], err);
     if (rc)
         return rc;
-    return client_pairs_write(ids, second, &rows->pairs, texts_of(row), (const uint32_t *const[2]){work, work + seq},
-                              seq);
+    return client_pairs_write(ids, second, pairs, texts_of(row), (const uint32_t *const[2]){work, work + seq}, seq);
 }
 
-uint32_t client_rows_longest(const struct client_rows *rows)
-{
-    uint32_t longest = 0;
-
-    for (size_t i = 0; i < rows->n; i++) {
-        const uint32_t n = client_rows_length(rows, i, UINT32_MAX);
-        longest = n > longest ? n : longest;
-    }
-    return longest;
-}
-
-size_t client_rows_n_cut(const struct client_rows *rows, uint32_t seq)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < rows->n; i++)
-        n += client_rows_length(rows, i, UINT32_MAX) > seq;
-    return n;
-}
-
-uint32_t client_rows_least(const struct client_rows *rows)
+uint32_t client_labelled_least(const struct client_corpus *rows, const struct client_pairs *pairs)
 {
     uint32_t least = 1;
 
     for (size_t i = 0; i < rows->n; i++) {
         const bool paired = rows->list[i].is_paired;
-        const uint32_t n = client_pairs_added(&rows->pairs, paired) + 1 + paired;
+        const uint32_t n = client_pairs_added(pairs, paired) + 1 + paired;
         least = n > least ? n : least;
     }
     return least;

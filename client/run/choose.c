@@ -159,9 +159,9 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
         rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)
         rc = read_rows(run, in, watch, err);
-    if (rc || !run->source->labels)
+    if (rc || !client_source_labels(run->source))
         return rc;
-    rc = client_classifier_label(&run->model, run->source->labels, err);
+    rc = client_classifier_label(&run->model, &run->source->labels, err);
     if (rc == -E2BIG)
         error_prefix(err, "--data");
     return rc;

@@ -10,8 +10,8 @@
  * the seed and its number in the run say, so no number of threads, workers or parts changes a bit, and a stopped run
  * goes on with the same rows. A held-out row sees the middle. */
 #include "client/data/pieces.h"
-#include "client/order/batches.h"
 #include "client/task/image_rows.h"
+#include "client/task/listed.h"
 #include "proto/base/random.h"
 #include "proto/plan/memory/data.h"
 
@@ -31,20 +31,14 @@ struct room {
 };
 
 struct pictures {
-    struct client_source source;
-    struct client_source_setup setup;
-    struct client_labels labels;
-    struct client_images images[2];  /* of data and of eval_data, by enum client_part; the latter may be empty */
-    uint32_t *lengths[2];            /* (images) all of them a row's; owned */
-    struct client_subset subsets[2]; /* by enum client_part */
-    struct client_batches batches;   /* of the rows to train on */
+    struct client_listed rows;
+    struct client_images images[2]; /* of data and of eval_data, by enum client_part; the latter may be empty */
     struct client_frame frame;
     struct client_augment augment;
     struct random_key key;
     uint32_t channels;
     struct room rooms[CLIENT_TEAM_MOST];
     unsigned n_threads;
-    uint32_t *targets; /* (subsets[CLIENT_HELD_OUT].n) labels */
 };
 
 static const struct pictures *of(const struct client_source *source)
@@ -57,44 +51,33 @@ static uint32_t n_pixels(const struct pictures *p)
     return p->frame.height * p->frame.width;
 }
 
+static uint32_t length(const struct client_source *source, enum client_part data, size_t k)
+{
+    (void)data, (void)k;
+    return n_pixels(of(source));
+}
+
+static const struct client_listed_ops images = {.what = "image", .group = 1, .flows = true, .length = length};
+
 /* ---- Opened, read, settled ---- */
 
 static void close_source(struct client_source *source)
 {
     struct pictures *p = (struct pictures *)source;
 
-    client_batches_free(&p->batches);
-    for (int part = 0; part < 2; part++) {
-        client_subset_free(&p->subsets[part]);
+    for (int part = 0; part < 2; part++)
         client_images_free(&p->images[part]);
-        free(p->lengths[part]);
-    }
     for (int i = 0; i < CLIENT_TEAM_MOST; i++) {
         client_images_free_room(&p->rooms[i].images);
         client_view_free_room(&p->rooms[i].view);
     }
-    client_labels_free(&p->labels);
-    free(p->targets);
-    free(p);
 }
 
-static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+static int open_source(struct client_source *source, struct error *err)
 {
-    const bool numbers = setup->labels->numbers;
-    struct pictures *p = numbers ? NULL : calloc(1, sizeof *p);
-
-    *out = NULL;
-    if (!p) {
-        client_labels_free(setup->labels);
-        return numbers ? error_set(err, -EINVAL, "images have classes, and the model predicts a number")
-                       : error_memory(err);
-    }
-    p->source = (struct client_source){.ops = &client_source_images, .labels = &p->labels};
-    p->setup = *setup;
-    p->labels = *setup->labels;
-    *setup->labels = (struct client_labels){0};
-    *out = &p->source;
-    return 0;
+    if (source->labels.numbers)
+        return error_set(err, -EINVAL, "images have classes, and the model predicts a number");
+    return client_listed_open(source, &images, err);
 }
 
 static int find_class(uint32_t *label, void *user, const char *name, struct error *err)
@@ -103,37 +86,36 @@ static int find_class(uint32_t *label, void *user, const char *name, struct erro
 }
 
 /* The classes of a fresh list got their numbers as they came. */
-static int number_classes(struct pictures *p, struct client_images *images, struct error *err)
+static int number_classes(struct client_labels *labels, struct client_images *of_part, struct error *err)
 {
-    uint32_t *to = p->labels.fixed ? NULL : calloc(p->labels.n + 1, sizeof *to);
+    uint32_t *to = labels->fixed ? NULL : calloc(labels->n + 1, sizeof *to);
 
-    if (!p->labels.fixed && !to)
+    if (!labels->fixed && !to)
         return error_memory(err);
     if (to)
-        client_labels_sort(&p->labels, to);
-    client_images_number(images, to);
+        client_labels_sort(labels, to);
+    client_images_number(of_part, to);
     free(to);
     return 0;
 }
 
-static int read_images(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                       struct error *err)
+static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
-    struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
-    struct client_images *images = &p->images[part];
+    struct client_data *data = client_source_data(source, part);
+    struct client_labels *labels = &source->labels;
 
     p->n_threads = rules->n_threads > 0 ? rules->n_threads : client_pieces_threads();
-    const struct client_images_rules read = {.classes = {find_class, &p->labels},
+    const struct client_images_rules read = {.classes = {find_class, labels},
                                              .n_threads = p->n_threads,
                                              .watch = rules->watch};
-    if (data->n_files == 0)
-        return 0;
-    int rc = client_images_read(images, data, &read, err);
+    int rc = client_images_read(&p->images[part], data, &read, err);
     if (!rc)
-        rc = number_classes(p, images, err);
-    data->hash = images->hash;
-    return rc || part != CLIENT_TRAIN ? rc : client_labels_check(&p->labels, "every image is of the class", err);
+        rc = number_classes(labels, &p->images[part], err);
+    p->rows.n[part] = p->images[part].n;
+    data->hash = p->images[part].hash;
+    return rc || part != CLIENT_TRAIN ? rc : client_labels_check(labels, "every image is of the class", err);
 }
 
 /* Sizes of all images of both parts, and the channels. */
@@ -149,7 +131,7 @@ static struct client_image_sizes all_sizes(const struct pictures *p)
 /* The row has the size that the model sees. */
 static int settle_as_model(struct pictures *p, struct error *err)
 {
-    const struct model_image *sees = &p->setup.config->image;
+    const struct model_image *sees = &p->rows.source.setup.config->image;
     const int rc = client_frame_check(&p->frame, sees, err);
 
     if (rc)
@@ -166,7 +148,7 @@ static int settle_frame(struct pictures *p, struct error *err)
 {
     const struct client_image_sizes s = all_sizes(p);
 
-    if (p->setup.config->image.height > 0)
+    if (p->rows.source.setup.config->image.height > 0)
         return settle_as_model(p, err);
     if (p->frame.height > 0)
         return 0;
@@ -195,60 +177,29 @@ static int settle(struct client_source *source, const struct client_source_rules
         rc = settle_frame(p, err);
     if (!rc)
         rc = client_augment_check(&p->augment, &p->frame, err);
-    for (int part = 0; !rc && part < 2; part++) {
-        struct client_data *data = part == CLIENT_TRAIN ? p->setup.data : p->setup.eval_data;
+    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++) {
+        struct client_data *data = client_source_data(source, part);
         if (data)
             data->n = p->images[part].n * (uint64_t)n_pixels(p);
-        p->lengths[part] = calloc(p->images[part].n + 1, sizeof *p->lengths[part]);
-        if (!p->lengths[part])
-            rc = error_memory(err);
-        for (size_t i = 0; !rc && i < p->images[part].n; i++)
-            p->lengths[part][i] = n_pixels(p);
     }
-    return rc;
+    return rc ? rc : client_listed_settle(source, rules, err);
 }
 
 static void measure(struct client_source_facts *out, const struct client_source *source)
 {
-    const struct pictures *p = of(source);
-    const size_t n = p->images[CLIENT_TRAIN].n;
-    const bool apart = p->images[CLIENT_HELD_OUT].n > 0;
-
-    *out = (struct client_source_facts){.whole = true,
-                                        .flows = true,
-                                        .task = EPS_CLASSIFY,
-                                        .seq = n_pixels(p),
-                                        .n_rows = (uint32_t)(apart ? n : n - client_subset_n_held_out(n)),
-                                        .longest = n_pixels(p),
-                                        .least = n_pixels(p)};
+    client_listed_measure(out, source);
+    out->task = EPS_CLASSIFY;
+    out->seq = out->least = n_pixels(of(source));
 }
 
 /* ---- Rows ---- */
 
 static int divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
-    struct pictures *p = (struct pictures *)source;
-    int rc = client_subset_divide_data(p->subsets,
-                                       (const uint32_t *[]){p->lengths[CLIENT_TRAIN], p->lengths[CLIENT_HELD_OUT]},
-                                       (const size_t[]){p->images[CLIENT_TRAIN].n, p->images[CLIENT_HELD_OUT].n},
-                                       d->seed, err);
-
-    if (!rc && d->batch > 0)
-        rc = client_batches_init(&p->batches,
-                                 &(struct client_batches_options){.subset = &p->subsets[CLIENT_TRAIN],
-                                                                  .batch = d->batch,
-                                                                  .part = d->part,
-                                                                  .seq = n_pixels(p),
-                                                                  .order = d->order,
-                                                                  .seed = d->seed,
-                                                                  .flows = true},
-                                 err);
-    if (rc)
-        return rc;
-    p->key = random_site_key(d->seed, 0, 0, RANDOM_VIEW);
-    source->n_logits = p->setup.config->n_labels;
-    p->targets = calloc(p->subsets[CLIENT_HELD_OUT].n + (size_t)1, sizeof *p->targets);
-    return p->targets ? 0 : error_memory(err);
+    (void)err;
+    ((struct pictures *)source)->key = random_site_key(d->seed, 0, 0, RANDOM_VIEW);
+    source->n_logits = source->setup.config->n_labels;
+    return 0;
 }
 
 static void describe(char *out, size_t cap, const struct client_source *source)
@@ -256,64 +207,24 @@ static void describe(char *out, size_t cap, const struct client_source *source)
     const struct pictures *p = of(source);
     char labels[100];
 
-    client_labels_say(labels, sizeof labels, &p->labels);
-    snprintf(out, cap, "%s; %u images of %ux%u, %s, %u held out", labels, p->subsets[CLIENT_TRAIN].n, p->frame.height,
-             p->frame.width, p->channels == 1 ? "grey" : "in colour", p->subsets[CLIENT_HELD_OUT].n);
-}
-
-static uint64_t n_rows(const struct client_source *source, enum client_part part)
-{
-    return of(source)->subsets[part].n;
-}
-
-/* Norms of gradients are not remembered by pixels. */
-static uint64_t n_entries(const struct client_source *source)
-{
-    (void)source;
-    return 0;
-}
-
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    (void)n_before;
-    return client_batches_tokens(&((struct pictures *)source)->batches, step);
-}
-
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
-{
-    const uint32_t n = client_batches_pick(out, &((struct pictures *)source)->batches, step);
-
-    for (uint32_t i = 0; i < n; i++)
-        out[i].draw = n_before + i;
-    return n;
-}
-
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
-{
-    return (struct client_sample){.id = of(source)->subsets[CLIENT_HELD_OUT].list[k]};
-}
-
-static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n)
-{
-    (void)part, (void)samples, (void)n;
-    return n_pixels(of(source));
+    client_labels_say(labels, sizeof labels, &source->labels);
+    snprintf(out, cap, "%s; %u images of %ux%u, %s, %u held out", labels, p->rows.subsets[CLIENT_TRAIN].n,
+             p->frame.height, p->frame.width, p->channels == 1 ? "grey" : "in colour",
+             p->rows.subsets[CLIENT_HELD_OUT].n);
 }
 
 const struct client_images *client_image_rows_of(const struct client_source *source, enum client_part part)
 {
-    const struct pictures *p = of(source);
-
-    return &p->images[part == CLIENT_HELD_OUT && p->images[CLIENT_HELD_OUT].n > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN];
+    return &of(source)->images[client_listed_data(source, part)];
 }
 
 /* Writes image k as training sees it, by this draw; NULL: as an evaluation does. */
-static int write_ids(uint32_t *ids, struct pictures *p, unsigned thread, const struct client_images *images, size_t k,
+static int write_ids(uint32_t *ids, struct pictures *p, unsigned thread, const struct client_images *from, size_t k,
                      const uint64_t *draw, struct error *err)
 {
     struct room *room = &p->rooms[thread];
     const struct client_image *image = &room->images.image;
-    const int rc = client_images_get(&room->images, images, k, err);
+    const int rc = client_images_get(&room->images, from, k, err);
 
     if (rc)
         return rc;
@@ -334,13 +245,13 @@ static int read_item(void *user, unsigned thread, size_t i, struct error *err)
 {
     const struct minibatch *m = user;
     const struct client_row_fields *row = &m->rows[i];
-    const struct client_images *images = client_image_rows_of(&m->p->source, m->part);
+    const struct client_images *from = client_image_rows_of(&m->p->rows.source, m->part);
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
 
     lengths->n_tokens = lengths->second = n_pixels(m->p);
-    *labels = images->list[m->samples[i].id].label;
-    return write_ids(row->at[CLIENT_FIELD_IDS], m->p, thread, images, m->samples[i].id,
+    *labels = from->list[m->samples[i].id].label;
+    return write_ids(row->at[CLIENT_FIELD_IDS], m->p, thread, from, m->samples[i].id,
                      m->part == CLIENT_TRAIN ? &m->samples[i].draw : NULL, err);
 }
 
@@ -366,48 +277,41 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return read_rows(source, row, part, &sample, 1, err);
 }
 
-static uint64_t progress(const struct client_source *source, uint64_t n)
+static uint32_t label_of(const struct client_source *source, enum client_part data, size_t k)
 {
-    (void)source;
-    return n;
+    return of(source)->images[data].list[k].label;
 }
 
 static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
-    struct pictures *p = (struct pictures *)source;
-    const struct client_subset *subset = &p->subsets[CLIENT_HELD_OUT];
-    const struct client_images *images = client_image_rows_of(source, CLIENT_HELD_OUT);
+    const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
+    uint32_t *targets = client_listed_targets(source, label_of, err);
 
     (void)loss, (void)n_labels;
-    for (uint32_t i = 0; i < subset->n; i++)
-        p->targets[i] = images->list[subset->list[i]].label;
-    const int rc = client_score_classes(&source->scores, source->logits, p->targets, subset->n, p->labels.n, err);
+    if (!targets)
+        return -ENOMEM;
+    const int rc = client_score_classes(&source->scores, source->logits, targets, n, source->labels.n, err);
     if (!rc)
-        client_score_add_top5(&source->scores, source->logits, p->targets, subset->n, p->labels.n);
+        client_score_add_top5(&source->scores, source->logits, targets, n, source->labels.n);
+    free(targets);
     return rc;
 }
 
 const struct client_source_ops client_source_images = {
     .name = "images",
     .task = EPS_OF_IMAGES,
+    .order = &client_listed_order,
+    .bytes = sizeof(struct pictures),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
-    .fixes_batch = true,
     .open = open_source,
     .open_files = client_data_open_images,
-    .read = read_images,
+    .read = read_part,
     .settle = settle,
     .measure = measure,
     .divide = divide,
     .describe = describe,
-    .n_rows = n_rows,
-    .n_entries = n_entries,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
-    .length = length,
     .read_row = read_row,
     .read_rows = read_rows,
-    .progress = progress,
     .score = score,
     .close = close_source,
 };
@@ -433,7 +337,7 @@ struct summing {
 static int add_row(void *user, unsigned thread, size_t i, struct error *err)
 {
     struct summing *s = user;
-    const struct client_subset *subset = &s->p->subsets[CLIENT_TRAIN];
+    const struct client_subset *subset = &s->p->rows.subsets[CLIENT_TRAIN];
     uint32_t *row = s->rows + (size_t)thread * n_pixels(s->p);
     const int rc = write_ids(row, s->p, thread, &s->p->images[CLIENT_TRAIN], subset->list[i], NULL, err);
 
@@ -446,7 +350,7 @@ int client_image_rows_sums(struct client_channel_sums *out, struct client_source
                            const struct client_watch *watch, struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
-    const size_t n = p->subsets[CLIENT_TRAIN].n;
+    const size_t n = p->rows.subsets[CLIENT_TRAIN].n;
     const unsigned n_threads = threads_for(p, n);
     struct summing s = {.p = p, .rows = calloc((size_t)n_threads * n_pixels(p), sizeof *s.rows)};
     const int rc = s.rows ? client_team_run(n_threads, n, add_row, &s, watch, err) : error_memory(err);
@@ -460,30 +364,28 @@ int client_image_rows_sums(struct client_channel_sums *out, struct client_source
 
 void client_image_rows_count(uint64_t *counts, const struct client_source *source, enum client_part part)
 {
-    const struct client_images *images = client_image_rows_of(source, part);
-    const struct client_subset *subset = &of(source)->subsets[part];
+    const struct client_subset *subset = &of(source)->rows.subsets[part];
 
     for (uint32_t i = 0; i < subset->n; i++)
-        counts[images->list[subset->list[i]].label]++;
+        counts[label_of(source, client_listed_data(source, part), subset->list[i])]++;
 }
 
 int client_image_rows_classes(const struct client_source *source,
                               void (*tell)(void *user, const char *name, uint64_t n_rows, uint64_t n_right), void *user,
                               struct error *err)
 {
-    const struct pictures *p = of(source);
-    const uint32_t n = p->labels.n;
+    const uint32_t n = source->labels.n;
+    const uint64_t n_held_out = client_source_n_rows(source, CLIENT_HELD_OUT);
     uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows + n;
+    uint32_t *targets = rows ? client_listed_targets(source, label_of, err) : NULL;
 
-    if (!rows)
-        return error_memory(err);
-    for (uint32_t i = 0; i < p->subsets[CLIENT_HELD_OUT].n; i++) {
-        const uint32_t label = p->targets[i];
-        rows[label]++;
-        right[label] += client_score_class(source->logits + (size_t)i * n, n) == label;
+    for (uint64_t i = 0; targets && i < n_held_out; i++) {
+        rows[targets[i]]++;
+        right[targets[i]] += client_score_class(source->logits + i * n, n) == targets[i];
     }
-    for (uint32_t k = 0; k < n; k++)
-        tell(user, p->labels.names[k], rows[k], right[k]);
+    for (uint32_t k = 0; targets && k < n; k++)
+        tell(user, source->labels.names[k], rows[k], right[k]);
     free(rows);
-    return 0;
+    free(targets);
+    return targets ? 0 : error_memory(err);
 }

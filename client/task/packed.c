@@ -112,3 +112,139 @@ uint64_t client_packed_tokens_before(struct client_packed *p, uint64_t n)
         p->counted.n_tokens -= tokens_at(p, p->counted.n_rows - 1);
     return p->counted.n_tokens;
 }
+
+/* ---- The order ---- */
+
+static const struct client_packing *packing_of(const struct client_source *source, enum client_part part)
+{
+    return &((const struct client_packed_rows *)source)->packed[part].packing;
+}
+
+const struct client_packed *client_packed_of(const struct client_source *source)
+{
+    assert(source->ops->order == &client_packed_order);
+    return &((const struct client_packed_rows *)source)->packed[CLIENT_TRAIN];
+}
+
+int client_packed_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    struct client_packed_rows *p = (struct client_packed_rows *)source;
+    const struct client_listed *l = &p->rows;
+
+    if (l->subsets[CLIENT_TRAIN].n == 0)
+        return 0;
+    return client_packed_init(&p->packed[CLIENT_TRAIN],
+                              &(struct client_packed_options){.documents = &l->corpus[CLIENT_TRAIN],
+                                                              .subset = &l->subsets[CLIENT_TRAIN],
+                                                              .shares = l->shares,
+                                                              .n_shares = l->n_shares,
+                                                              .seq = l->seq,
+                                                              .order = rules->order ? rules->order : EPS_SHUFFLED,
+                                                              .seed = rules->seed},
+                              err);
+}
+
+static void init(struct client_source *source)
+{
+    client_listed_order.init(source);
+}
+
+/* Chooses the held-out documents that are evaluated as a list of them would, and packs these. */
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct client_packed_rows *p = (struct client_packed_rows *)source;
+    const struct client_listed *l = &p->rows;
+    const struct client_division held_out = {.seq = d->seq, .eval_tokens = d->eval_tokens};
+    struct client_subset evaluated;
+    int rc = client_listed_order.divide(source, &held_out, err);
+
+    if (rc)
+        return rc;
+    rc = client_subset_init(&evaluated, l->subsets[CLIENT_HELD_OUT].lengths, l->n_held_out, err);
+    for (; !rc && evaluated.n < l->n_held_out; evaluated.n++)
+        evaluated.list[evaluated.n] = (uint32_t)client_listed_order.pick_held_out(source, evaluated.n).id;
+    if (!rc)
+        rc = client_packed_init(
+            &p->packed[CLIENT_HELD_OUT],
+            &(struct client_packed_options){.documents = &l->corpus[client_listed_data(source, CLIENT_HELD_OUT)],
+                                            .subset = &evaluated,
+                                            .seq = l->seq,
+                                            .order = EPS_SHUFFLED,
+                                            .seed = d->seed},
+            err);
+    client_subset_free(&evaluated);
+    return rc;
+}
+
+static uint64_t n_rows(const struct client_source *source, enum client_part part)
+{
+    return packing_of(source, part)->n_rows;
+}
+
+static uint64_t n_entries(const struct client_source *source)
+{
+    return client_listed_order.n_entries(source);
+}
+
+static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)step;
+    return client_packed_tokens_before(&((struct client_packed_rows *)source)->packed[CLIENT_TRAIN], n_before);
+}
+
+static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    (void)step;
+    for (uint32_t i = 0; i < source->batch; i++)
+        out[i] = (struct client_sample){.id = client_packing_row(packing_of(source, CLIENT_TRAIN), n_before + i)};
+    return source->batch;
+}
+
+static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+{
+    (void)source;
+    return (struct client_sample){.id = k};
+}
+
+static uint64_t progress(const struct client_source *source, uint64_t n)
+{
+    uint64_t n_tokens = 0;
+
+    for (uint64_t k = 0; k < n; k++)
+        n_tokens += packing_of(source, CLIENT_HELD_OUT)->tokens[k];
+    return n_tokens;
+}
+
+static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n)
+{
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t own = packing_of(source, part)->tokens[samples[i].id];
+        longest = own > longest ? own : longest;
+    }
+    return client_batches_length(longest, source->seq);
+}
+
+static void close_order(struct client_source *source)
+{
+    struct client_packed_rows *p = (struct client_packed_rows *)source;
+
+    for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++)
+        client_packed_free(&p->packed[part]);
+    client_listed_order.close(source);
+}
+
+const struct client_order client_packed_order = {
+    .init = init,
+    .divide = divide,
+    .n_rows = n_rows,
+    .n_entries = n_entries,
+    .tokens = tokens,
+    .pick = pick,
+    .pick_held_out = pick_held_out,
+    .progress = progress,
+    .length = length,
+    .close = close_order,
+};

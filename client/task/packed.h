@@ -5,15 +5,13 @@
 #define CLIENT_TASK_PACKED_H
 
 #include "client/order/batches.h"
-#include "client/corpus/documents.h"
-#include "client/task/documented.h"
 #include "client/order/packing.h"
-#include "client/task/source.h"
+#include "client/task/document_rows.h"
 
 struct client_packed {
-    const struct client_documents *documents; /* borrowed */
-    struct client_packing packing;            /* its documents are indices of list */
-    uint32_t *list;                           /* (n) numbers of documents; owned */
+    const struct client_corpus *documents; /* borrowed */
+    struct client_packing packing;         /* its documents are indices of list */
+    uint32_t *list;                        /* (n) numbers of documents; owned */
     uint32_t n, seq;
     struct {
         uint64_t n_rows, n_tokens;
@@ -21,9 +19,9 @@ struct client_packed {
 };
 
 struct client_packed_options {
-    const struct client_documents *documents; /* borrowed as long as the rows */
-    const struct client_subset *subset;       /* of them; not empty */
-    const struct client_share *shares; /* (n_shares) all of the subset, in its order; 0: an epoch takes each once */
+    const struct client_corpus *documents; /* borrowed as long as the rows */
+    const struct client_subset *subset;    /* of them; not empty */
+    const struct client_share *shares;     /* (n_shares) all of the subset, in its order; 0: an epoch takes each once */
     size_t n_shares;
     uint32_t seq; /* longer documents are cut */
     enum eps_order order;
@@ -39,13 +37,26 @@ void client_packed_free(struct client_packed *packed); /* safe on a zeroed struc
 int client_packed_get(const struct client_packed *packed, const struct client_row_fields *row, uint32_t *work,
                       uint32_t k, struct error *err);
 
-/* The rows to train on of a source of this kind, once it has read them; borrowed. Its seq is the documents' limit. */
-const struct client_packed *client_packed_of(const struct client_source *source);
-
 /* Tokens, without padding, of all rows together. */
 uint64_t client_packed_tokens(const struct client_packed *packed);
 
 /* Tokens of the run's first n rows. Takes time for the rows from the last call's n to this one, an epoch's at most. */
 uint64_t client_packed_tokens_before(struct client_packed *packed, uint64_t n);
+
+/* ---- The order of packed documents ---- */
+
+struct client_packed_rows {
+    struct client_listed rows;      /* documents, and what becomes of them */
+    struct client_packed packed[2]; /* rows, by enum client_part; zeroed but in a packed source */
+    uint32_t *work;                 /* (seq + 1) */
+};
+
+extern const struct client_order client_packed_order;
+
+/* Packs the documents to train on, once they are settled. Errors as client_packed_init. */
+int client_packed_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err);
+
+/* The rows to train on of a packed source, once it is settled; borrowed. Its seq is the documents' limit. */
+const struct client_packed *client_packed_of(const struct client_source *source);
 
 #endif

@@ -71,6 +71,51 @@ int client_source_check_packs(const struct model *model, struct error *err)
     return plan_check_packs(model, err) ? -EDOM : 0;
 }
 
+int client_source_open(struct client_source **out, const struct client_source_ops *ops,
+                       const struct client_source_setup *setup, struct error *err)
+{
+    struct client_source *source = calloc(1, ops->bytes);
+    int rc = source ? 0 : error_memory(err);
+
+    *out = NULL;
+    if (source) {
+        source->ops = ops;
+        if (ops->order->init)
+            ops->order->init(source);
+        source->setup = *setup;
+        source->setup.labels = NULL;
+    }
+    if (source && setup->labels)
+        source->labels = *setup->labels, *setup->labels = (struct client_labels){0};
+    else if (setup->labels)
+        client_labels_free(setup->labels);
+    if (!rc && ops->open)
+        rc = ops->open(source, err);
+    if (rc)
+        client_source_close(source);
+    else
+        *out = source;
+    return rc;
+}
+
+struct client_data *client_source_data(const struct client_source *source, enum client_part part)
+{
+    return part == CLIENT_TRAIN ? source->setup.data : source->setup.eval_data;
+}
+
+const struct client_labels *client_source_labels(const struct client_source *source)
+{
+    return source->ops->task & (EPS_OF_LABELS | EPS_OF_IMAGES) ? &source->labels : NULL;
+}
+
+int client_source_read_part(struct client_source *source, enum client_part part,
+                            const struct client_source_rules *rules, struct error *err)
+{
+    const struct client_data *data = client_source_data(source, part);
+
+    return data && data->n_files > 0 ? source->ops->read(source, part, rules, err) : 0;
+}
+
 int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     return source->ops->settle ? source->ops->settle(source, rules, err) : 0;
@@ -89,19 +134,66 @@ int client_source_read(struct client_source *source, const struct client_source_
     int rc = 0;
 
     for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++)
-        rc = client_source_prefixed(source->ops->read(source, part, rules, err), options[part], err);
+        rc = client_source_prefixed(client_source_read_part(source, part, rules, err), options[part], err);
     return rc ? rc : client_source_settle(source, rules, err);
 }
 
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
 {
-    const int rc = source->ops->divide(source, division, err);
-    const uint64_t n = rc ? 0 : source->ops->n_rows(source, CLIENT_HELD_OUT) * source->n_logits;
-
+    source->seq = division->seq;
+    int rc = source->ops->order->divide(source, division, err);
+    if (!rc && source->ops->divide)
+        rc = source->ops->divide(source, division, err);
+    const uint64_t n = rc ? 0 : client_source_n_rows(source, CLIENT_HELD_OUT) * source->n_logits;
     if (n == 0)
         return rc;
     source->logits = calloc(n, sizeof *source->logits);
     return source->logits ? 0 : error_memory(err);
+}
+
+struct client_source_facts client_source_measure(const struct client_source *source)
+{
+    struct client_source_facts facts = {.masked = false};
+
+    source->ops->measure(&facts, source);
+    return facts;
+}
+
+void client_source_describe(char *out, size_t cap, const struct client_source *source)
+{
+    *out = 0;
+    if (source->ops->describe)
+        source->ops->describe(out, cap, source);
+}
+
+uint64_t client_source_n_rows(const struct client_source *source, enum client_part part)
+{
+    return source->ops->order->n_rows(source, part);
+}
+
+uint64_t client_source_n_entries(const struct client_source *source)
+{
+    return source->ops->fields >> CLIENT_FIELD_ENTRIES & 1 ? source->ops->order->n_entries(source) : 0;
+}
+
+uint64_t client_source_n_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    return source->ops->order->tokens(source, step, n_before);
+}
+
+uint32_t client_source_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    return source->ops->order->pick(out, source, step, n_before);
+}
+
+struct client_sample client_source_pick_held_out(const struct client_source *source, uint64_t k)
+{
+    return source->ops->order->pick_held_out(source, k);
+}
+
+uint64_t client_source_progress(const struct client_source *source, uint64_t n)
+{
+    return source->ops->order->progress(source, n);
 }
 
 int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err)
@@ -163,7 +255,7 @@ void client_row_number(const struct client_row_fields *row, uint32_t from, uint6
 static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
                 enum client_part part, uint32_t n, struct error *err)
 {
-    const uint32_t n_tokens = source->ops->length(source, part, source->samples, n);
+    const uint32_t n_tokens = source->ops->order->length(source, part, source->samples, n);
     const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
     int rc = 0;
 
@@ -186,7 +278,7 @@ static int fill(struct client_minibatch *out, const struct client_buffer *buffer
 int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
                        uint64_t step, uint64_t n_before, struct error *err)
 {
-    const uint32_t n = source->ops->pick(source->samples, source, step, n_before);
+    const uint32_t n = client_source_pick(source->samples, source, step, n_before);
 
     return fill(out, buffer, source, CLIENT_TRAIN, n, err);
 }
@@ -196,7 +288,7 @@ int client_source_fill_held_out(struct client_minibatch *out, const struct clien
 {
     assert(n <= source->batch);
     for (uint32_t i = 0; i < n; i++)
-        source->samples[i] = source->ops->pick_held_out(source, first + i);
+        source->samples[i] = client_source_pick_held_out(source, first + i);
     return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
 }
 
@@ -216,9 +308,13 @@ void client_source_close(struct client_source *source)
 {
     if (!source)
         return;
+    if (source->ops->close)
+        source->ops->close(source);
+    source->ops->order->close(source);
+    client_labels_free(&source->labels);
     free(source->samples);
     free(source->fields);
     free(source->logits);
     free(source->references);
-    source->ops->close(source);
+    free(source);
 }

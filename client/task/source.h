@@ -1,26 +1,26 @@
-/* client/task/source.h - where the rows of a run come from: one interface, and a file for each kind of source.
+/* client/task/source.h - the rows of a run: what is learned from them, and which of them a step has.
  *
- *   kind           a row is                                    its fields               file
- *   text           a window of a stream of tokens              ids, labels              client/task/next_token.c
- *   masked         the same, with some of its tokens masked    ids, labels              client/task/masked.c
- *   labelled       one text or two, with a class or a number   ids, labels, rows        client/task/labelled.c
- *   conversations  a document (client/corpus/documents.h)        ids, labels
- *   client/task/answers.c
- *   packed         several documents                           ids, labels, positions   the same
- *   preferences    one of two texts, one of which was chosen   ids, labels, references
- *   client/task/preferences.c
- *   targets        a source and its target                     ids, labels, rows        client/task/targets.c
- *   spans          the same of a window of a stream of tokens  ids, labels, rows        client/task/span_corruption.c
- *   images         an image: a token for each pixel            ids, labels, rows        client/task/images.c
+ *   task           a row is                                    its fields               file        order
+ *   text           a window of a stream of tokens              ids, labels              next_token  windows
+ *   masked         the same, with some of its tokens masked    ids, labels              masked      windows
+ *   spans          the same, of which runs are restored        ids, labels, rows        spans       windows
+ *   labelled       one text or two, with a class or a number   ids, labels, rows        labelled    list
+ *   conversations  a document (client/corpus/documents.h)      ids, labels              answers     list
+ *   packed         several documents                           ids, labels, positions   answers     packed
+ *   preferences    one of two texts, one of which was chosen   ids, labels, references  preferences list
+ *   targets        a source and its target                     ids, labels, rows        targets     list
+ *   images         an image: a token for each pixel            ids, labels, rows        images      list
  *
- * A source whose rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in
- * each (struct plan_data, proto/plan/memory/data.h).
+ * A task is a row of functions in a file of client/task/. Which rows a step has is the order's, which several tasks
+ * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose rows
+ * have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each (struct plan_data,
+ * proto/plan/memory/data.h).
  *
- * A source reads all data once, divides the rows into those to train on and those held out, and then yields a row's
- * fields by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
- * where it stopped. The model decides which kind it takes: client_source_kind.
+ * All data are read once, rows are divided into those to train on and those held out, and then a row's fields are
+ * written by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
+ * where it stopped. The model decides which task it takes: client_source_kind.
  *
- * Calls come in the order of struct client_source_ops, from one thread. */
+ * Calls come in the order below, from one thread. */
 #ifndef CLIENT_TASK_SOURCE_H
 #define CLIENT_TASK_SOURCE_H
 
@@ -88,7 +88,8 @@ struct client_minibatch {
 
 /* ---- Sources ---- */
 
-/* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure. */
+/* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure, and
+ * eval_data may have no files. */
 struct client_source_setup {
     const struct model_config *config;    /* n_labels is read when rows are divided, as labels decide it */
     const json_t *side;                   /* proto/model/model_files.h; may be NULL */
@@ -141,7 +142,9 @@ struct client_division {
 
 struct client_source {
     const struct client_source_ops *ops;
-    const struct client_labels *labels;   /* of its rows; NULL: its labels are tokens */
+    struct client_source_setup setup;     /* without labels */
+    struct client_labels labels;          /* of a classifier's rows */
+    uint32_t seq;                         /* most tokens of a row, once they are divided */
     uint32_t batch;                       /* client_source_make_room */
     struct client_sample *samples;        /* (batch) of the minibatch that is filled; owned */
     struct client_row_fields *fields;     /* (batch) likewise */
@@ -156,22 +159,46 @@ struct client_source {
     uint32_t n_references[2];
 };
 
-/* Every member is required, unless it says otherwise. */
+/* Which samples a step has, and which are evaluated. Every member is required, but init. */
+struct client_order {
+    void (*init)(struct client_source *source); /* makes what is zeroed safe to close */
+    bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
+
+    /* Divides the rows, once, as client_source_divide says; source->seq is set. */
+    int (*divide)(struct client_source *source, const struct client_division *division, struct error *err);
+
+    /* As client_source_n_rows, and so on. */
+    uint64_t (*n_rows)(const struct client_source *source, enum client_part part);
+    uint64_t (*n_entries)(const struct client_source *source);
+    uint64_t (*tokens)(struct client_source *source, uint64_t step, uint64_t n_before);
+    uint32_t (*pick)(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before);
+    struct client_sample (*pick_held_out)(const struct client_source *source, uint64_t k);
+    uint64_t (*progress)(const struct client_source *source, uint64_t n);
+
+    /* Length to which the rows of a minibatch are padded: at most seq. */
+    uint32_t (*length)(const struct client_source *source, enum client_part part, const struct client_sample *samples,
+                       uint32_t n);
+
+    void (*close)(struct client_source *source); /* frees what the order owns */
+};
+
+/* A task. Every member is required, unless it says otherwise. */
 struct client_source_ops {
     const char *name;
     enum eps_tasks task;
-    unsigned fields;  /* 1u << enum client_field of each that its rows have */
-    bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
+    const struct client_order *order;
+    size_t bytes;    /* of its struct, which begins with the order's, which begins with struct client_source */
+    unsigned fields; /* 1u << enum client_field of each that its rows have */
 
-    /* Opens what the rows need of the model, before any data are read. *out is owned: client_source_close. -EINVAL with
-     * a sentence: the model lacks it; and as client_tokenizer_open. On failure *out is NULL. */
-    int (*open)(struct client_source **out, const struct client_source_setup *setup, struct error *err);
+    /* Opens what the rows need of the model, before any data are read. NULL: nothing. -EINVAL with a sentence: the model
+     * lacks it; and as client_tokenizer_open. close follows, also after a failure. */
+    int (*open)(struct client_source *source, struct error *err);
 
     /* Opens files that hold such rows: client_data_open, or another one with its contract. */
     int (*open_files)(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 
-    /* Reads and checks all data of a part, once; of eval_data without files it does nothing. Blocks for as long as that
-     * takes; the watch can interrupt. Sets n and hash of the data. -EINVAL, -EDOM, -EINTR or -errno with a sentence. */
+    /* Reads and checks all data of a part, once. Blocks for as long as that takes; the watch can interrupt. Sets n and
+     * hash of the data. -EINVAL, -EDOM, -EINTR or -errno with a sentence. */
     int (*read)(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                 struct error *err);
 
@@ -179,35 +206,14 @@ struct client_source_ops {
      * -ENOMEM, with a sentence that names the part. */
     int (*settle)(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 
-    /* What is known then. Cannot fail. */
+    /* What is known then; of what it does not set all is 0. Cannot fail. */
     void (*measure)(struct client_source_facts *out, const struct client_source *source);
 
-    /* Divides the rows, once. Without eval_data some of data are held out. -EINVAL: too few rows; -ENOMEM. */
+    /* Prepares reading rows, once they are divided. NULL: there is nothing to prepare. -EINVAL, -ENOMEM. */
     int (*divide)(struct client_source *source, const struct client_division *division, struct error *err);
 
-    /* Describes the division, "900 rows, 100 held out"; "" if there is nothing to say. Cut to fit. */
+    /* Describes the division, "900 rows, 100 held out". Cut to fit. NULL: there is nothing to say. */
     void (*describe)(char *out, size_t cap, const struct client_source *source);
-
-    /* Rows of a part; an epoch's, of those to train on. */
-    uint64_t (*n_rows)(const struct client_source *source, enum client_part part);
-
-    /* Entries that rows to train on may have, all below this number, once all parts are read. */
-    uint64_t (*n_entries)(const struct client_source *source);
-
-    /* Tokens, without padding, of all steps before `step` (from 0). n_before: rows before it, if all minibatches are
-     * full. */
-    uint64_t (*tokens)(struct client_source *source, uint64_t step, uint64_t n_before);
-
-    /* The samples (batch) of a step, which begins with row n_before of the run. Returns how many: at most batch, at
-     * least one. */
-    uint32_t (*pick)(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before);
-
-    /* The held-out sample that is evaluated at place k. */
-    struct client_sample (*pick_held_out)(const struct client_source *source, uint64_t k);
-
-    /* Length to which the rows of a minibatch are padded: at most seq. */
-    uint32_t (*length)(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n);
 
     /* Writes the fields of a row, which are empty. What it leaves is padding. -EIO if the data have changed; -errno. */
     int (*read_row)(struct client_source *source, const struct client_row_fields *row, enum client_part part,
@@ -218,20 +224,20 @@ struct client_source_ops {
     int (*read_rows)(struct client_source *source, const struct client_row_fields *rows, enum client_part part,
                      const struct client_sample *samples, uint32_t n, struct error *err);
 
-    /* What the first n held-out rows count in reports of progress: tokens that they predict, or rows. */
-    uint64_t (*progress)(const struct client_source *source, uint64_t n);
-
     /* Judges an evaluation of all held-out rows: sets source->scores by source->logits, and withdraws a loss that would
      * mislead (*loss NAN, *n_labels 0). n_labels: labels that the loss is the mean of. -EINVAL: there were none;
      * -ENOMEM. */
     int (*score)(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err);
 
-    /* Frees what the kind owns, and the source. */
-    void (*close)(struct client_source *source);
+    void (*close)(struct client_source *source); /* frees what the task owns, even if it is half open; NULL: nothing */
 };
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
     client_source_conversations, client_source_packed, client_source_preferences, client_source_targets,
     client_source_spans, client_source_images;
+
+/* Opens rows of this task. *out is owned: client_source_close. Errors as ops->open; -ENOMEM. On failure *out is NULL. */
+int client_source_open(struct client_source **out, const struct client_source_ops *ops,
+                       const struct client_source_setup *setup, struct error *err);
 
 /* The kind of source that a model takes its rows from, if they are not conversations. mask_fraction: of an
  * encoder-decoder, above 0: it restores spans. */
@@ -261,13 +267,48 @@ int client_source_check_packs(const struct model *model, struct error *err);
  * interruption. Returns rc. */
 int client_source_prefixed(int rc, const char *option, struct error *err);
 
+/* Where a part's data are; NULL: nothing is trained. */
+struct client_data *client_source_data(const struct client_source *source, enum client_part part);
+
+/* The labels of its rows; NULL: they are tokens. */
+const struct client_labels *client_source_labels(const struct client_source *source);
+
+/* Reads a part; one without files does nothing. Errors as ops->read. */
+int client_source_read_part(struct client_source *source, enum client_part part,
+                            const struct client_source_rules *rules, struct error *err);
+
 /* Reads all parts and settles the rows: read and settle. A sentence about a part's data begins with its option:
  * client_source_prefixed. */
 int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 
-/* ops->divide, and room for an evaluation's logits. */
+struct client_source_facts client_source_measure(const struct client_source *source);
+
+/* Divides the rows, once, and makes room for an evaluation's logits. Without eval_data some of data are held out.
+ * -EINVAL: too few rows; -ENOMEM. */
 int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err);
+
+void client_source_describe(char *out, size_t cap, const struct client_source *source); /* as ops->describe */
+
+/* Rows of a part; an epoch's, of those to train on. */
+uint64_t client_source_n_rows(const struct client_source *source, enum client_part part);
+
+/* Entries that rows to train on may have, all below this number, once all parts are read. */
+uint64_t client_source_n_entries(const struct client_source *source);
+
+/* Tokens, without padding, of all steps before `step` (from 0). n_before: rows before it, if all minibatches are
+ * full. */
+uint64_t client_source_n_tokens(struct client_source *source, uint64_t step, uint64_t n_before);
+
+/* The samples (batch) of a step, which begins with row n_before of the run. Returns how many: at most batch, at least
+ * one. */
+uint32_t client_source_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before);
+
+/* The held-out sample that is evaluated at place k. */
+struct client_sample client_source_pick_held_out(const struct client_source *source, uint64_t k);
+
+/* What the first n held-out rows count in reports of progress: tokens that they predict, or rows. */
+uint64_t client_source_progress(const struct client_source *source, uint64_t n);
 
 /* Makes room for minibatches of up to `batch` rows, which fill then takes. -ENOMEM. */
 int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err);

@@ -45,15 +45,14 @@ static int find_sentinels(struct spans *s, struct client_tokenizer *tokenizer, s
     return rc == -EINVAL ? 0 : rc; /* one outside the model's table ends them, too */
 }
 
-static int open_source(struct client_source **out, const struct client_source_setup *setup, struct error *err)
+static int open_source(struct client_source *source, struct error *err)
 {
-    struct spans *s = calloc(1, sizeof *s);
+    const struct client_source_setup *setup = &source->setup;
+    struct spans *s = (struct spans *)source;
     struct client_tokenizer *tokenizer = NULL;
-    int rc = s ? client_tokenizer_require(&tokenizer, setup->side, setup->config->family->model_type,
-                                          setup->config->vocabulary, "spans need", err)
-               : error_memory(err);
+    int rc = client_tokenizer_require(&tokenizer, setup->side, setup->config->family->model_type,
+                                      setup->config->vocabulary, "spans need", err);
 
-    *out = NULL;
     if (!rc)
         rc = find_sentinels(s, tokenizer, err);
     if (!rc)
@@ -64,14 +63,7 @@ static int open_source(struct client_source **out, const struct client_source_se
         rc = error_set(err, -EINVAL, "its tokenizer has no %s: spans cannot be corrupted without",
                        s->n_sentinels == 0 ? "special token <extra_id_0>, which stands for a span" : "end token");
     client_tokenizer_close(tokenizer);
-    if (rc) {
-        free(s);
-        return rc;
-    }
-    s->stream.source.ops = &client_source_spans;
-    s->stream.setup = *setup;
-    *out = &s->stream.source;
-    return 0;
+    return rc;
 }
 
 /* What is not asked for is as long as the windows make it. */
@@ -105,6 +97,7 @@ static int settle(struct client_source *source, const struct client_source_rules
             "a source of %u tokens has %u spans, and the tokenizer %u tokens <extra_id_N> for them: choose "
             "a lower --source-seq or --mask-fraction",
             s->source_seq, s->of.n_runs, s->n_sentinels);
+    s->stream.n = s->of.n;
     s->ids = calloc(s->of.n, sizeof *s->ids);
     s->entries = calloc((size_t)s->of.n + s->of.target + s->of.n_runs, sizeof *s->entries);
     return s->ids && s->entries ? 0 : error_memory(err);
@@ -113,7 +106,7 @@ static int settle(struct client_source *source, const struct client_source_rules
 static void measure(struct client_source_facts *out, const struct client_source *source)
 {
     const struct spans *s = (const struct spans *)source;
-    const struct client_source_setup *setup = &s->stream.setup;
+    const struct client_source_setup *setup = &source->setup;
     const uint64_t n_tokens = setup->data ? setup->data->n : 0;
     const uint64_t n = client_windows_n_train(n_tokens, s->seq, setup->eval_data->n_files > 0) / s->of.n;
 
@@ -130,10 +123,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
 static int divide(struct client_source *source, const struct client_division *division, struct error *err)
 {
     struct spans *s = (struct spans *)source;
-    struct client_division of_windows = *division;
 
-    of_windows.seq = of_windows.stride = s->of.n;
-    client_windowed_divide(&s->stream, &of_windows, 0);
     for (unsigned unit = 0; unit < 2; unit++)
         s->keys[unit] = random_site_key(division->seed, 0, unit, RANDOM_MASKS);
     return s->stream.held_out.n > 0
@@ -147,13 +137,6 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 
     snprintf(out, cap, "windows of %u tokens, of which %u in %u spans are restored", s->of.n, s->of.n_chosen,
              s->of.n_runs);
-}
-
-static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n)
-{
-    (void)part, (void)samples, (void)n;
-    return ((const struct spans *)source)->seq;
 }
 
 /* Entries go the way of the tokens. A sentinel stands for a run of tokens, which are in the target: in the source it
@@ -188,7 +171,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     uint32_t known, *ids = row->at[CLIENT_FIELD_IDS],
                     *target = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + s->source_seq;
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
-    const struct client_windows *windows = client_windowed_windows(&s->stream, part);
+    const struct client_windows *windows = client_windowed_windows(source, part);
     const struct random_key key = s->keys[part == CLIENT_HELD_OUT];
     const int rc = client_windows_read_whole(windows, s->ids, &known, sample.id, err);
 
@@ -197,7 +180,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     client_spans_corrupt(&s->of, ids, target, s->ids, s->sentinels, s->end, key, sample.draw);
     number_row(s, row, key, client_windows_first(windows, sample.id), sample.draw);
     lengths->n_tokens = lengths->second = s->of.source;
-    ids[s->source_seq] = s->stream.setup.config->start;
+    ids[s->source_seq] = source->setup.config->start;
     memcpy(ids + s->source_seq + 1, target, (s->of.target - 1) * sizeof *ids);
     return 0;
 }
@@ -208,14 +191,14 @@ static void close_source(struct client_source *source)
 
     free(s->ids);
     free(s->entries);
-    free(s);
 }
 
 const struct client_source_ops client_source_spans = {
     .name = "spans",
     .task = EPS_OF_SPANS,
+    .order = &client_windowed_order,
+    .bytes = sizeof(struct spans),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
-    .fixes_batch = false,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,
@@ -223,14 +206,7 @@ const struct client_source_ops client_source_spans = {
     .measure = measure,
     .divide = divide,
     .describe = describe,
-    .n_rows = client_windowed_n_rows,
-    .n_entries = client_windowed_n_entries,
-    .tokens = client_windowed_tokens,
-    .pick = client_windowed_pick,
-    .pick_held_out = client_windowed_pick_held_out,
-    .length = length,
     .read_row = read_row,
-    .progress = client_windowed_progress,
     .score = client_windowed_score,
     .close = close_source,
 };

@@ -5,7 +5,7 @@
 #include "tests/kit/test.h"
 
 #include "client/corpus/documents.h"
-#include "client/task/documented.h"
+#include "client/task/document_rows.h"
 #include "client/corpus/layouts.h"
 #include "client/task/source.h"
 #include "client/text/conversation.h"
@@ -25,7 +25,7 @@ static const char template[] = "{% for m in messages %}{{ '<' + m.role + '>' + m
                                "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
 
 /* Of the last call. */
-static struct client_documents documents;
+static struct client_corpus documents;
 static struct client_data data;
 
 static int read_files(const char *const *names, size_t n, struct error *err)
@@ -43,7 +43,7 @@ static int read_files(const char *const *names, size_t n, struct error *err)
 
 static void forget(void)
 {
-    client_documents_free(&documents);
+    client_corpus_free(&documents);
     client_data_free(&data);
 }
 
@@ -51,9 +51,9 @@ static void forget(void)
 static void spell(char *out, size_t k)
 {
     uint32_t ids[400];
-    const uint32_t n = documents.list[k].n;
+    const uint32_t n = client_document_inputs(&documents.list[k]) + 1;
 
-    ck_assert_int_eq(client_documents_tokens(&documents, ids, k, n, NULL), 0);
+    ck_assert_int_eq(client_corpus_tokens(&documents, ids, k, n, NULL), 0);
     for (uint32_t i = 0; i < n; i++) {
         const bool now = ids[i] & CLIENT_TOKEN_TRAINED, before = i > 0 && ids[i - 1] & CLIENT_TOKEN_TRAINED;
         const bool next = i + 1 < n && ids[i + 1] & CLIENT_TOKEN_TRAINED;
@@ -118,8 +118,8 @@ TEST(a_zero_character_in_a_text_ends_it_nowhere)
     uint32_t ids[24];
 
     ck_assert_msg(read_files(&path, 1, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(documents.list[0].n, COUNT(ids));
-    ck_assert_int_eq(client_documents_tokens(&documents, ids, 0, COUNT(ids), NULL), 0);
+    ck_assert_uint_eq(client_document_inputs(&documents.list[0]) + 1, COUNT(ids));
+    ck_assert_int_eq(client_corpus_tokens(&documents, ids, 0, COUNT(ids), NULL), 0);
     ck_assert(ids[6] == 'a' && ids[7] == 0 && ids[8] == 'b' && ids[10] == 'c');
     forget();
 }
@@ -252,7 +252,7 @@ static struct client_source *open_source(struct client_data *files, const struct
     struct error err = {""};
 
     ck_assert_int_eq(client_data_open(files, &path, 1, &err), 0);
-    ck_assert_int_eq(client_source_conversations.open(&source, &setup, &err), 0);
+    ck_assert_int_eq(client_source_open(&source, &client_source_conversations, &setup, &err), 0);
     ck_assert_msg(client_source_read(source, rules, &err) == 0, "%s", err.text);
     ck_assert_int_eq(client_source_divide(source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(source, BATCH, &err), 0);
@@ -273,10 +273,10 @@ TEST(an_epoch_has_each_conversation_once_but_those_held_out_or_unanswered)
     char note[200];
     unsigned n = 0;
 
-    source->ops->measure(&facts, source);
+    facts = client_source_measure(source);
     ck_assert(facts.whole && facts.n_rows == 49 && facts.task == EPS_TASK_DEFAULT);
-    ck_assert_uint_eq(source->ops->n_rows(source, CLIENT_HELD_OUT), 5);
-    source->ops->describe(note, sizeof note, source);
+    ck_assert_uint_eq(client_source_n_rows(source, CLIENT_HELD_OUT), 5);
+    client_source_describe(note, sizeof note, source);
     ck_assert_str_eq(note, "60 conversations, 5 rows held out; at --seq 40 6 unanswered and left out");
     for (uint64_t step = 0; step < 7; step++) {
         ck_assert_int_eq(client_source_fill(&minibatch, &buffer, source, step, step * BATCH, NULL), 0);
@@ -294,8 +294,8 @@ TEST(an_epoch_has_each_conversation_once_but_those_held_out_or_unanswered)
     }
     ck_assert_uint_eq(n, 49);
     for (uint64_t k = 0; k < 5; k++) {
-        ck_assert(!seen[source->ops->pick_held_out(source, k).id]);
-        seen[source->ops->pick_held_out(source, k).id] = true;
+        ck_assert(!seen[client_source_pick_held_out(source, k).id]);
+        seen[client_source_pick_held_out(source, k).id] = true;
     }
     client_source_close(source);
     client_data_free(&files);
@@ -307,13 +307,13 @@ TEST(an_evaluation_may_be_limited)
     const struct client_source_rules rules = {.seq = SEQ, .seed = 3};
     struct client_data files, others;
     struct client_source *all = open_source(&files, &rules, 0);
-    const uint64_t n_tokens = all->ops->progress(all, 5);
+    const uint64_t n_tokens = client_source_progress(all, 5);
     struct client_source *some = open_source(&others, &rules, n_tokens * 2 / 5 + 1);
 
-    ck_assert_uint_eq(all->ops->n_rows(all, CLIENT_HELD_OUT), 5);
-    ck_assert_uint_eq(some->ops->n_rows(some, CLIENT_HELD_OUT), 2);
+    ck_assert_uint_eq(client_source_n_rows(all, CLIENT_HELD_OUT), 5);
+    ck_assert_uint_eq(client_source_n_rows(some, CLIENT_HELD_OUT), 2);
     for (uint64_t k = 0; k < 2; k++)
-        ck_assert_uint_eq(some->ops->pick_held_out(some, k).id, all->ops->pick_held_out(all, k * 5 / 2).id);
+        ck_assert_uint_eq(client_source_pick_held_out(some, k).id, client_source_pick_held_out(all, k * 5 / 2).id);
     client_source_close(all), client_source_close(some);
     client_data_free(&files), client_data_free(&others);
 }
@@ -325,7 +325,7 @@ TEST(what_a_long_conversation_does_is_chosen)
     struct client_source *source = open_source(&files, &rules, 0);
     char note[200];
 
-    source->ops->describe(note, sizeof note, source);
+    client_source_describe(note, sizeof note, source);
     ck_assert_str_eq(note, "60 conversations, 5 rows held out; at --seq 40 6 dropped");
     client_source_close(source);
     client_data_free(&files);

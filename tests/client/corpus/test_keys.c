@@ -30,7 +30,7 @@ static int read_line(char got[600], char unread[600], const char *line, bool pai
     const char *path = processes_put_text("one.jsonl", quoted(line));
     json_t *side = json_pack("{s:s}", "chat_template.jinja", template);
     struct client_documents_rules rules = {.side = side, .train_on = EPS_TRAIN_ON_ANSWERS, .pairs = pairs};
-    struct client_documents documents = {.fd = -1};
+    struct client_corpus documents = {.fd = -1};
     struct client_data data;
     uint32_t ids[400];
 
@@ -39,8 +39,8 @@ static int read_line(char got[600], char unread[600], const char *line, bool pai
     ck_assert_int_eq(client_data_open(&data, &path, 1, err), 0);
     const int rc = client_documents_read(&documents, &data, &rules, err);
     for (size_t k = 0; !rc && k < documents.n; k++) {
-        const uint32_t n = documents.list[k].n;
-        ck_assert_int_eq(client_documents_tokens(&documents, ids, k, n, NULL), 0);
+        const uint32_t n = client_document_inputs(&documents.list[k]) + 1;
+        ck_assert_int_eq(client_corpus_tokens(&documents, ids, k, n, NULL), 0);
         for (uint32_t i = 0; i < n; i++) {
             const bool now = ids[i] & CLIENT_TOKEN_TRAINED, before = i > 0 && ids[i - 1] & CLIENT_TOKEN_TRAINED,
                        next = i + 1 < n && ids[i + 1] & CLIENT_TOKEN_TRAINED;
@@ -54,7 +54,7 @@ static int read_line(char got[600], char unread[600], const char *line, bool pai
     }
     client_tokenizer_close(rules.tokenizer);
     json_decref(side);
-    client_documents_free(&documents);
+    client_corpus_free(&documents);
     client_data_free(&data);
     return rc;
 }

@@ -62,9 +62,10 @@ int kinds_try_open(struct kinds_opened *o, int kind, const char *file, bool trai
     kinds_config.n_labels = kinds[kind] == &client_source_labelled ? 2 : 0;
     if (kinds_config.n_labels > 0)
         ck_assert_int_eq(client_labels_init(&labels, false, NULL), 0);
-    ck_assert_int_eq(kinds[kind]->open(&o->source, &with, err), 0);
+    ck_assert_int_eq(client_source_open(&o->source, kinds[kind], &with, err), 0);
     ck_assert_int_eq(kinds[kind]->open_files(data, &file, 1, err), 0);
-    return kinds[kind]->read(o->source, trains ? CLIENT_TRAIN : CLIENT_HELD_OUT, rules, err);
+    const int rc = client_source_read_part(o->source, trains ? CLIENT_TRAIN : CLIENT_HELD_OUT, rules, err);
+    return rc ? rc : client_source_settle(o->source, rules, err);
 }
 
 void kinds_divide(const struct kinds_opened *o, int kind, double mask_fraction)

@@ -64,7 +64,7 @@ static int try_open(struct opened *o, const char *data, const char *eval_data, c
 
     *o = (struct opened){.config = {.n_labels = 10}};
     ck_assert_int_eq(client_labels_init(&labels, false, NULL), 0);
-    ck_assert_int_eq(client_source_images.open(&o->source, &setup, NULL), 0);
+    ck_assert_int_eq(client_source_open(&o->source, &client_source_images, &setup, NULL), 0);
     int rc = client_source_images.open_files(&o->data, &data, 1, err);
     if (!rc && eval_data)
         rc = client_source_images.open_files(&o->eval_data, &eval_data, 1, err);
@@ -130,14 +130,14 @@ TEST(a_row_is_its_pixels_its_class_and_its_length)
     struct opened o;
 
     open_on(&o, put_cifar("a.bin", N, 10), NULL, 1, 7);
-    ck_assert_uint_eq(o.source->ops->n_rows(o.source, CLIENT_TRAIN), N - N_HELD);
-    ck_assert_uint_eq(o.source->ops->n_rows(o.source, CLIENT_HELD_OUT), N_HELD);
+    ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_TRAIN), N - N_HELD);
+    ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_HELD_OUT), N_HELD);
     fill_held_out(&o, 3, 5);
     ck_assert(o.minibatch.n_tokens == PIXELS && o.minibatch.n_labels == 5);
     const uint32_t *labels = o.buffer.at[CLIENT_FIELD_LABELS];
     const struct plan_row *rows = o.buffer.at[CLIENT_FIELD_ROWS];
     for (uint32_t row = 0, last = 0; row < 5; row++) {
-        const uint32_t record = (uint32_t)o.source->ops->pick_held_out(o.source, 3 + row).id;
+        const uint32_t record = (uint32_t)client_source_pick_held_out(o.source, 3 + row).id;
         ck_assert_uint_gt(record, last);
         last = record;
         for (size_t i = 0; i < PIXELS; i++)
@@ -187,7 +187,7 @@ TEST(a_row_to_train_on_is_drawn_by_its_number_in_the_run)
         }
     }
     for (uint64_t k = 0, id = 0; id < N; id++) { /* an image again is seen otherwise, but one in 162 */
-        if (k < N_HELD && o.source->ops->pick_held_out(o.source, k).id == id) {
+        if (k < N_HELD && client_source_pick_held_out(o.source, k).id == id) {
             k++;
             continue;
         }
@@ -239,7 +239,7 @@ TEST(sums_by_channel_are_those_of_the_training_rows)
     for (unsigned threads = 1; threads <= 4; threads += 3) {
         open_on(&o, path, "crop=4,flip", threads, 7);
         for (uint64_t k = 0, id = 0; threads == 1 && id < N; id++) {
-            if (k < N_HELD && o.source->ops->pick_held_out(o.source, k).id == id) {
+            if (k < N_HELD && client_source_pick_held_out(o.source, k).id == id) {
                 k++;
                 continue;
             }
@@ -305,19 +305,19 @@ TEST(images_in_folders_have_classes_by_name_or_by_value)
     struct opened o;
 
     ck_assert_msg(try_open(&o, put_folders(), NULL, &rules, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(o.source->labels->n, 3);
-    ck_assert(strcmp(o.source->labels->names[0], "1") == 0 && strcmp(o.source->labels->names[1], "9") == 0);
-    o.source->ops->measure(&facts, o.source);
+    ck_assert_uint_eq(o.source->labels.n, 3);
+    ck_assert(strcmp(o.source->labels.names[0], "1") == 0 && strcmp(o.source->labels.names[1], "9") == 0);
+    facts = client_source_measure(o.source);
     ck_assert(facts.whole && facts.task == EPS_CLASSIFY && facts.n_rows == 4);
     ck_assert(facts.seq == 13 * 18 && facts.longest == 13 * 18 && facts.least == 13 * 18);
     ck_assert_uint_eq(o.data.n, 5 * 13 * 18);
     divide(&o, 2, 7);
-    o.source->ops->describe(said, sizeof said, o.source);
+    client_source_describe(said, sizeof said, o.source);
     ck_assert_str_eq(said, "3 classes: 1, 9, 10; 4 images of 13x18, in colour, 1 held out");
     for (uint32_t k = 0; k < 1; k++)
         fill_held_out(&o, k, 1);
     const uint32_t *labels = o.buffer.at[CLIENT_FIELD_LABELS];
-    const uint64_t id = o.source->ops->pick_held_out(o.source, 0).id; /* 1/a, 10/a, 10/b, 9/a, 9/b */
+    const uint64_t id = client_source_pick_held_out(o.source, 0).id; /* 1/a, 10/a, 10/b, 9/a, 9/b */
     ck_assert_uint_eq(labels[0], id == 0 ? 0 : id < 3 ? 2 : 1);
     shut(&o);
 }
@@ -378,8 +378,8 @@ TEST(named_held_out_data_are_all_held_out_and_scored)
 
     ck_assert_int_eq(try_open(&o, data, eval_data, &rules, NULL), 0);
     divide(&o, 4, 7);
-    ck_assert(o.source->ops->n_rows(o.source, CLIENT_TRAIN) == 20 &&
-              o.source->ops->n_rows(o.source, CLIENT_HELD_OUT) == 12);
+    ck_assert(client_source_n_rows(o.source, CLIENT_TRAIN) == 20 &&
+              client_source_n_rows(o.source, CLIENT_HELD_OUT) == 12);
     fill_held_out(&o, 5, 1);
     ck_assert_uint_eq(ids_of(&o, 0)[9], pixel(5, 9));
     ck_assert_uint_eq(((const uint32_t *)o.buffer.at[CLIENT_FIELD_LABELS])[0], 5 % 3);

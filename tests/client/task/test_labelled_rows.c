@@ -33,7 +33,8 @@ static struct client_tokenizer *open_bare(void)
 }
 
 /* Of the last call. */
-static struct client_rows rows;
+static struct client_corpus rows;
+static struct client_pairs pairs;
 static struct client_labels labels;
 
 struct options {
@@ -44,16 +45,17 @@ struct options {
 
 static int read_files(const char *const *names, size_t n, const struct options *options, struct error *err)
 {
-    struct client_rows_rules rules = {.columns = options->columns,
-                                      .unlabelled = options->unlabelled,
-                                      .tokenizer = options->bare ? open_bare() : tokenizer_open_fixture("bert", NULL)};
+    struct client_labelled_rules rules = {.columns = options->columns,
+                                          .unlabelled = options->unlabelled,
+                                          .tokenizer =
+                                              options->bare ? open_bare() : tokenizer_open_fixture("bert", NULL)};
     struct client_data data;
 
     ck_assert_int_eq(client_labels_init(&labels, options->numbers, NULL), 0);
     if (options->classes)
         ck_assert_int_eq(client_labels_take(&labels, options->classes, strlen(options->classes), 2, NULL), 0);
     ck_assert_int_eq(client_data_open_rows(&data, names, n, err), 0);
-    const int rc = client_rows_read(&rows, &data, &labels, &rules, err);
+    const int rc = client_labelled_read(&rows, &pairs, &data, &labels, &rules, err);
     client_data_free(&data);
     client_tokenizer_close(rules.tokenizer);
     return rc;
@@ -68,7 +70,7 @@ static int read_text(const char *name, const char *text, const struct options *o
 
 static void forget(void)
 {
-    client_rows_free(&rows);
+    client_corpus_free(&rows);
     client_labels_free(&labels);
 }
 
@@ -167,7 +169,6 @@ TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
         ck_assert_uint_eq(rows.list[i].is_paired, files[_i].paired);
         ck_assert_uint_eq(rows.list[i].label, files[_i].labels[i]);
     }
-    ck_assert(rows.labelled == (files[_i].labels[0] != PLAN_NO_LABEL));
     forget();
 }
 
@@ -184,15 +185,15 @@ TEST(a_row_has_its_own_texts_tokens)
                      0);
     ck_assert_int_eq(client_tokenizer_encode(&fox, &used, t, "quick fox", 9, true, NULL), 0);
     ck_assert_int_eq(client_tokenizer_encode(&dog, &used, t, "lazy dog", 8, true, NULL), 0);
-    const int64_t n = client_rows_get(&rows, ids, &second, work, 1, 64, NULL);
+    const int64_t n = client_labelled_get(&rows, &pairs, ids, &second, work, 1, 64, NULL);
     ck_assert_int_eq(n, (int64_t)(fox.n + dog.n + 3));
-    ck_assert_int_eq(client_rows_length(&rows, 1, 64), n);
+    ck_assert_int_eq(client_labelled_length(&rows, &pairs, 1), n);
     ck_assert_uint_eq(second, fox.n + 2);
     ck_assert(ids[0] == 2 && ids[second - 1] == 3 && ids[n - 1] == 3);
     ck_assert_mem_eq(ids + 1, fox.ids, fox.n * sizeof *ids);
     ck_assert_mem_eq(ids + second, dog.ids, dog.n * sizeof *ids);
-    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 1, 6, NULL), 6);
-    ck_assert_uint_eq(client_rows_least(&rows), 5);
+    ck_assert_int_eq(client_labelled_get(&rows, &pairs, ids, &second, work, 1, 6, NULL), 6);
+    ck_assert_uint_eq(client_labelled_least(&rows, &pairs), 5);
     free(fox.ids);
     free(dog.ids);
     client_tokenizer_close(t);
@@ -213,7 +214,7 @@ TEST(a_row_s_texts_may_spell_what_is_put_around_them)
     for (int paired = 0; paired < 2; paired++) {
         ck_assert_int_eq(read_text("spelled.tsv", spelled[paired], &(struct options){0}, NULL), 0);
         for (size_t i = 0; i < 3; i++)
-            n[i] = client_rows_get(&rows, ids[i], &second[i], work, i, 64, NULL);
+            n[i] = client_labelled_get(&rows, &pairs, ids[i], &second[i], work, i, 64, NULL);
         ck_assert(n[0] == n[1] && second[0] == second[1] && n[2] == n[1] + 2);
         ck_assert_mem_eq(ids[0], ids[1], (size_t)n[0] * sizeof **ids);
         ck_assert(ids[2][0] == 2 && ids[2][1] == 2 && ids[2][n[2] - 2] == 3 && ids[2][n[2] - 1] == 3);
@@ -227,14 +228,13 @@ TEST(an_empty_text_is_a_row_of_special_tokens)
     uint32_t ids[8], work[16], second;
 
     ck_assert_int_eq(read_text("e.tsv", "text\tlabel\n\tx\nfox\ty\n", &(struct options){0}, NULL), 0);
-    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 0, 8, NULL), 2);
+    ck_assert_int_eq(client_labelled_get(&rows, &pairs, ids, &second, work, 0, 8, NULL), 2);
     ck_assert(ids[0] == 2 && ids[1] == 3 && second == 2);
-    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 1, 8, NULL), 3);
+    ck_assert_int_eq(client_labelled_get(&rows, &pairs, ids, &second, work, 1, 8, NULL), 3);
     forget();
     ck_assert_int_eq(read_text("e.tsv", "sentence1\tsentence2\tlabel\n\t\tx\n", &(struct options){0}, NULL), 0);
-    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 0, 8, NULL), 3);
+    ck_assert_int_eq(client_labelled_get(&rows, &pairs, ids, &second, work, 0, 8, NULL), 3);
     ck_assert(ids[0] == 2 && ids[1] == 3 && ids[2] == 3 && second == 2);
-    ck_assert_uint_eq(client_rows_longest(&rows), 3);
     forget();
 }
 

@@ -57,7 +57,7 @@ static int try_open(struct opened *o, const char *const *paths, size_t n, const 
     ck_assert_int_eq(model_config_parse(&o->config, gpt2, strlen(gpt2), err), 0);
     const struct client_source_setup setup = {.config = &o->config, .data = &o->data, .eval_data = &o->eval_data};
     ck_assert_int_eq(client_data_open(&o->data, paths, n, err), 0);
-    ck_assert_int_eq(client_source_packed.open(&o->source, &setup, err), 0);
+    ck_assert_int_eq(client_source_open(&o->source, &client_source_packed, &setup, err), 0);
     return client_source_read(o->source, rules, err);
 }
 
@@ -167,11 +167,11 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
 
     open_with(&o, put_lines("all.jsonl", 0, N), &rules, 1);
     ck_assert(client_source_packs(o.source));
-    const uint64_t n_rows = o.source->ops->n_rows(o.source, CLIENT_TRAIN);
+    const uint64_t n_rows = client_source_n_rows(o.source, CLIENT_TRAIN);
     ck_assert_uint_lt(n_rows, N / 2);
     uint64_t n_tokens = 0;
     for (uint64_t step = 0; step < n_rows; step++) {
-        ck_assert_uint_eq(o.source->ops->tokens(o.source, step, step), n_tokens);
+        ck_assert_uint_eq(client_source_n_tokens(o.source, step, step), n_tokens);
         const struct client_minibatch minibatch = fill(&o, &m, step);
         const uint32_t n = check_row(seen, &m, 0, minibatch.n_tokens, false);
         for (uint32_t t = 0; t < minibatch.n_tokens; t++)
@@ -180,18 +180,18 @@ TEST_EACH(a_document_in_a_row_is_what_it_is_alone, COUNT(orders))
     }
     ck_assert_uint_gt(n_several, n_rows / 2);
     for (uint64_t n = 5 * n_rows + 2; n > 0; n = n * 2 / 3) { /* far, and near, and backwards */
-        const uint64_t one = o.source->ops->tokens(o.source, n + 1, n + 1),
-                       none = o.source->ops->tokens(o.source, n, n);
+        const uint64_t one = client_source_n_tokens(o.source, n + 1, n + 1),
+                       none = client_source_n_tokens(o.source, n, n);
         fill(&o, &m, n);
         unsigned own = 0;
         for (uint32_t t = 0; t < SEQ; t++)
             own += m.ids[t] != 0 && m.ids[t] != 0xAAAAAAAA;
         ck_assert_uint_eq(one - none, own);
-        ck_assert_uint_eq(o.source->ops->tokens(o.source, n_rows * 3, n_rows * 3), 3 * n_tokens);
+        ck_assert_uint_eq(client_source_n_tokens(o.source, n_rows * 3, n_rows * 3), 3 * n_tokens);
     }
     ck_assert_uint_eq(n_documents, N - N / 20 - 7); /* a tenth of 76 is held out */
     const struct client_buffer buffer = buffer_of(&m);
-    for (uint64_t k = 0; k < o.source->ops->n_rows(o.source, CLIENT_HELD_OUT); k++) {
+    for (uint64_t k = 0; k < client_source_n_rows(o.source, CLIENT_HELD_OUT); k++) {
         struct client_minibatch minibatch;
         ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, k, 1, NULL), 0);
         n_documents += check_row(seen, &m, 0, minibatch.n_tokens, true);
@@ -212,11 +212,11 @@ TEST(rows_and_their_fill_are_described)
     struct opened o;
 
     open_with(&o, put_lines("some.jsonl", 0, 10), &rules, 1);
-    o.source->ops->measure(&facts, o.source);
+    facts = client_source_measure(o.source);
     ck_assert(facts.whole && facts.flows && facts.task == EPS_TASK_DEFAULT);
     ck_assert_uint_eq(facts.n_rows, 2);
-    ck_assert_uint_eq(o.source->ops->n_rows(o.source, CLIENT_TRAIN), 2);
-    o.source->ops->describe(note, sizeof note, o.source);
+    ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_TRAIN), 2);
+    client_source_describe(note, sizeof note, o.source);
     ck_assert_str_eq(note,
                      "10 conversations, 1 documents held out; 2 packed rows of 4.0 documents, 89 % full; at --seq 48 "
                      "1 unanswered and left out");
@@ -268,7 +268,7 @@ TEST(a_file_is_taken_a_whole_number_of_times)
     ck_assert_msg(try_open(&o, paths, 2, &rules, &err) == 0, "%s", err.text);
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o.source, 1, &err), 0);
-    for (uint64_t step = 0; step < o.source->ops->n_rows(o.source, CLIENT_TRAIN); step++)
+    for (uint64_t step = 0; step < client_source_n_rows(o.source, CLIENT_TRAIN); step++)
         check_row(seen, &m, 0, fill(&o, &m, step).n_tokens, false);
     for (uint32_t i = 0; i < 60; i++) {
         ck_assert(seen[i] == 0 || seen[i] == (i < 30 ? 1 : 3));
@@ -336,10 +336,10 @@ static int read_two(struct client_source *source, const struct client_row_fields
 /* What a source leaves of positions is padding: documents of one token each, in rows of none too. */
 TEST(a_source_with_positions_packs)
 {
-    static const struct client_source_ops packs = {.fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS |
+    static const struct client_order one = {.pick = pick_one, .length = length_of_six};
+    static const struct client_source_ops packs = {.order = &one,
+                                                   .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS |
                                                              1u << CLIENT_FIELD_POSITIONS,
-                                                   .pick = pick_one,
-                                                   .length = length_of_six,
                                                    .read_row = read_two};
     const uint32_t expected[12] = {0, 1, 0, 1, 2};
     struct client_sample sample;

@@ -85,7 +85,7 @@ TEST_EACH(a_token_s_entry_is_its_place_in_the_data, KINDS)
     for (uint32_t k = 0; k < N_ROWS; k++) /* one to five letters; two texts would have three special tokens */
         firsts[k + 1] = firsts[k] + 1 + k % 5 + 3;
     kinds_open(&o, _i, true);
-    ck_assert_uint_eq(o.source->ops->n_entries(o.source), _i < 2 ? N_IDS : firsts[N_ROWS]);
+    ck_assert_uint_eq(client_source_n_entries(o.source), _i < 2 ? N_IDS : firsts[N_ROWS]);
     for (uint64_t step = 0; step < 12; step++) {
         const struct client_minibatch minibatch = fill(&o, _i, &m, step);
         for (uint32_t row = 0; row < BATCH; row++) {
@@ -140,10 +140,10 @@ TEST_EACH(an_epoch_has_every_row_once, KINDS)
     unsigned seen[N_IDS] = {0}, n_seen = 0;
 
     kinds_open(&o, _i, true);
-    const uint64_t n = o.source->ops->n_rows(o.source, CLIENT_TRAIN);
+    const uint64_t n = client_source_n_rows(o.source, CLIENT_TRAIN);
     ck_assert_uint_gt(n, BATCH);
     for (uint64_t step = 0; n_seen < n; step++) {
-        const uint32_t got = o.source->ops->pick(samples, o.source, step, step * BATCH);
+        const uint32_t got = client_source_pick(samples, o.source, step, step * BATCH);
         ck_assert(got >= 1 && got <= BATCH);
         for (uint32_t i = 0; i < got && n_seen < n; i++, n_seen++)
             ck_assert_uint_eq(seen[samples[i].id]++, 0);
@@ -160,10 +160,10 @@ TEST_EACH(rows_to_train_on_and_held_out_are_counted, KINDS)
 
     kinds_open(&o, _i, true);
     kinds_open(&all, _i, false);
-    ck_assert_uint_eq(o.source->ops->n_rows(o.source, CLIENT_TRAIN), counts[_i][0]);
-    ck_assert_uint_eq(o.source->ops->n_rows(o.source, CLIENT_HELD_OUT), counts[_i][1]);
-    ck_assert_uint_eq(all.source->ops->n_rows(all.source, CLIENT_TRAIN), 0);
-    ck_assert_uint_eq(all.source->ops->n_rows(all.source, CLIENT_HELD_OUT), counts[_i][2]);
+    ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_TRAIN), counts[_i][0]);
+    ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_HELD_OUT), counts[_i][1]);
+    ck_assert_uint_eq(client_source_n_rows(all.source, CLIENT_TRAIN), 0);
+    ck_assert_uint_eq(client_source_n_rows(all.source, CLIENT_HELD_OUT), counts[_i][2]);
     kinds_close(&o), kinds_close(&all);
 }
 
@@ -176,15 +176,14 @@ TEST_EACH(every_held_out_row_is_evaluated_once, KINDS)
     struct kinds_memory m;
 
     kinds_open(&o, _i, false);
-    const struct client_source_ops *ops = o.source->ops;
-    const uint64_t n = ops->n_rows(o.source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(o.source, CLIENT_HELD_OUT);
     for (uint64_t k = 0; k < n; k++) {
-        const uint64_t id = ops->pick_held_out(o.source, k).id;
+        const uint64_t id = client_source_pick_held_out(o.source, k).id;
         ck_assert(id < n && !seen[id]);
         seen[id] = true;
-        ck_assert_uint_lt(ops->progress(o.source, k), ops->progress(o.source, k + 1));
+        ck_assert_uint_lt(client_source_progress(o.source, k), client_source_progress(o.source, k + 1));
     }
-    ck_assert_uint_eq(ops->progress(o.source, n), progress[_i]);
+    ck_assert_uint_eq(client_source_progress(o.source, n), progress[_i]);
     for (uint64_t first = 0; first < n; first += BATCH) {
         const struct client_buffer buffer = kinds_guarded(&m, kinds_seqs[_i]);
         struct client_minibatch minibatch;
@@ -223,7 +222,7 @@ TEST_EACH(tokens_before_a_step_are_those_of_the_steps_before, KINDS)
 
     kinds_open(&o, _i, true);
     for (uint64_t step = 0; step < 12; step++) {
-        ck_assert_uint_eq(o.source->ops->tokens(o.source, step, step * BATCH), sum);
+        ck_assert_uint_eq(client_source_n_tokens(o.source, step, step * BATCH), sum);
         const struct client_minibatch minibatch = fill(&o, _i, &m, step);
         const uint32_t *ids = m.at[CLIENT_FIELD_IDS] + 1;
         for (uint32_t i = 0; i < BATCH * minibatch.n_tokens; i++)
@@ -292,12 +291,12 @@ TEST(facts_are_those_of_the_rows)
         struct client_source_facts got;
         char text[100];
         kinds_open(&o, kind, true);
-        o.source->ops->measure(&got, o.source);
+        got = client_source_measure(o.source);
         ck_assert(got.masked == facts[kind].masked && got.task == facts[kind].task &&
                   got.n_rows == facts[kind].n_rows && got.longest == facts[kind].longest &&
                   got.least == facts[kind].least);
-        ck_assert_int_eq(o.source->ops->fixes_batch, kind == 2);
-        o.source->ops->describe(text, sizeof text, o.source);
+        ck_assert_int_eq(o.source->ops->order->fixes_batch, kind == 2);
+        client_source_describe(text, sizeof text, o.source);
         ck_assert_str_eq(text, kind == 2 ? "2 classes: no, yes; 14 rows, 1 held out" : "");
         kinds_close(&o);
     }
@@ -330,7 +329,7 @@ TEST(a_model_without_what_rows_need_is_refused_before_any_data)
         struct client_source *source;
         struct error err = {""};
         ck_assert_int_eq(client_labels_init(&labels, false, NULL), 0);
-        ck_assert_int_eq(kinds[kind]->open(&source, &with, &err), whys[kind] ? -EINVAL : 0);
+        ck_assert_int_eq(client_source_open(&source, kinds[kind], &with, &err), whys[kind] ? -EINVAL : 0);
         if (whys[kind])
             ck_assert_holds(err.text, whys[kind]);
         ck_assert((source == NULL) == (whys[kind] != NULL));

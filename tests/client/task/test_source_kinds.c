@@ -107,12 +107,12 @@ TEST(a_window_has_the_same_masks_in_every_evaluation)
     kinds_open(&all, 1, false);
     ck_assert_int_eq(kinds_try_open(&some, 1, kinds_files[1], false, &rules, NULL), 0);
     ck_assert_int_eq(client_source_divide(some.source, &division, NULL), 0);
-    ck_assert_uint_eq(some.source->ops->n_rows(some.source, CLIENT_HELD_OUT), 2);
+    ck_assert_uint_eq(client_source_n_rows(some.source, CLIENT_HELD_OUT), 2);
     for (uint64_t k = 0; k < 2; k++) {
-        const struct client_sample sample = some.source->ops->pick_held_out(some.source, k);
+        const struct client_sample sample = client_source_pick_held_out(some.source, k);
         ck_assert(sample.id == k && sample.draw == 5 * k);
         read_labels(&some, labels[0], CLIENT_HELD_OUT, sample);
-        read_labels(&all, labels[1], CLIENT_HELD_OUT, all.source->ops->pick_held_out(all.source, 5 * k));
+        read_labels(&all, labels[1], CLIENT_HELD_OUT, client_source_pick_held_out(all.source, 5 * k));
         ck_assert_mem_eq(labels[0], labels[1], sizeof labels[0]);
     }
     kinds_close(&all), kinds_close(&some);

@@ -50,7 +50,7 @@ static int try_open(struct opened *o, const char *tokenizer, const struct client
     ck_assert(client_source_kind(&o->config, rules->mask_fraction) == &client_source_spans);
     ck_assert_int_eq(client_data_open(&o->data, &path, 1, err), 0);
     ck_assert_int_eq(client_data_open(&o->eval_data, &path, 1, err), 0);
-    rc = client_source_spans.open(&o->source, &setup, err);
+    rc = client_source_open(&o->source, &client_source_spans, &setup, err);
     return rc ? rc : client_source_read(o->source, rules, err);
 }
 
@@ -78,11 +78,11 @@ TEST_EACH(a_row_is_as_long_as_asked, sizeof lengths / sizeof *lengths)
     struct opened o;
 
     ck_assert_msg(try_open(&o, "t5", &rules, &err) == 0, "%s", err.text);
-    o.source->ops->measure(&o.facts, o.source);
+    o.facts = client_source_measure(o.source);
     ck_assert_uint_eq(o.facts.seq, lengths[_i].is_seq);
     ck_assert_uint_eq(o.facts.source, lengths[_i].is_source);
     ck_assert_uint_eq(o.facts.n_rows, o.data.n / lengths[_i].window);
-    o.source->ops->describe(text, sizeof text, o.source);
+    client_source_describe(text, sizeof text, o.source);
     ck_assert(strstr(text, print("windows of %u tokens", lengths[_i].window)));
     close_rows(&o);
 }
@@ -113,7 +113,7 @@ TEST(a_row_restores_its_window)
                               &(struct client_source_rules){.seq = SEQ, .source_seq = SOURCE, .mask_fraction = 0.15},
                               &err),
                      0);
-    o.source->ops->measure(&o.facts, o.source);
+    o.facts = client_source_measure(o.source);
     const struct client_division division = {
         .batch = BATCH, .seq = SEQ, .order = EPS_SEQUENTIAL, .n_train = o.data.n, .mask_fraction = 0.15};
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);

@@ -39,7 +39,7 @@ static int try_open_of(struct opened *o, const char *config, const char *text, c
     ck_assert(client_source_kind(&o->config, NAN) == &client_source_targets);
     const struct client_source_setup setup = {.config = &o->config, .data = &o->data, .eval_data = &o->eval_data};
     ck_assert_int_eq(client_data_open(&o->data, &path, 1, err), 0);
-    ck_assert_int_eq(client_source_targets.open(&o->source, &setup, err), 0);
+    ck_assert_int_eq(client_source_open(&o->source, &client_source_targets, &setup, err), 0);
     return client_source_read(o->source, rules, err);
 }
 
@@ -52,7 +52,7 @@ static void divide_rows(struct opened *o)
 {
     struct error err = {""};
 
-    o->source->ops->measure(&o->facts, o->source);
+    o->facts = client_source_measure(o->source);
     const struct client_division division = {.batch = BATCH, .seq = o->facts.seq, .order = EPS_SEQUENTIAL};
     ck_assert_int_eq(client_source_divide(o->source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o->source, BATCH, &err), 0);
@@ -120,10 +120,10 @@ static const char four[] = "{\"source\": \"abcdefghij\", \"target\": \"xyz\"}\n"
 /* Which of the four is held out follows from the seed; the rows that are left come in their order. */
 static void find_rows(const struct opened *o, uint32_t left[3])
 {
-    struct client_sample held = o->source->ops->pick_held_out(o->source, 0);
+    struct client_sample held = client_source_pick_held_out(o->source, 0);
 
     ck_assert_uint_eq(o->facts.n_rows, 3);
-    ck_assert_uint_eq(o->source->ops->n_rows(o->source, CLIENT_HELD_OUT), 1);
+    ck_assert_uint_eq(client_source_n_rows(o->source, CLIENT_HELD_OUT), 1);
     for (uint32_t i = 0, k = 0; i < 4; i++)
         if (i != held.id)
             left[k++] = i;
@@ -170,7 +170,7 @@ TEST(rows_are_sources_and_targets)
         check_entries(&m, i, minibatch.n_tokens, minibatch.n_tokens / 2, left[i], (uint32_t)strlen(texts[left[i]][0]),
                       (uint32_t)strlen(texts[left[i]][1]));
     }
-    ck_assert_uint_eq(o.source->ops->n_entries(o.source), 39);
+    ck_assert_uint_eq(client_source_n_entries(o.source), 39);
     close_rows(&o);
 }
 
@@ -229,7 +229,7 @@ TEST(long_rows_can_be_dropped)
 
     open_rows(&o, four,
               &(struct client_source_rules){.seq = 14, .source_seq = 8, .long_rows = EPS_LONG_DROP, .seed = 3});
-    ck_assert_uint_eq(o.facts.n_rows + o.source->ops->n_rows(o.source, CLIENT_HELD_OUT), 2);
+    ck_assert_uint_eq(o.facts.n_rows + client_source_n_rows(o.source, CLIENT_HELD_OUT), 2);
     close_rows(&o);
 }
 
@@ -286,7 +286,7 @@ TEST(a_token_beyond_a_sides_vocabulary_is_refused)
         .at = {[CLIENT_FIELD_IDS] = m.ids, [CLIENT_FIELD_LABELS] = m.labels, [CLIENT_FIELD_ROWS] = m.rows},
         .n_rows = BATCH,
         .seq = ROOM};
-    ck_assert_uint_ne(o.source->ops->pick_held_out(o.source, 0).id, 0);
+    ck_assert_uint_ne(client_source_pick_held_out(o.source, 0).id, 0);
     ck_assert_int_eq(client_source_fill(&minibatch, &buffer, o.source, 0, 0, &err), -EINVAL);
     ck_assert_holds(err.text, "line 1: token 100 is not among the 100 of sources (source_vocab_size)");
     close_rows(&o);
