@@ -3,7 +3,7 @@
  * -EINTR. */
 #include "client/ask/eval_bleu.h"
 
-#include "client/ask/eval_rows.h"
+#include "client/ask/predict.h"
 #include "client/ask/generate.h"
 #include "client/corpus/documents.h"
 #include "client/text/bleu.h"
@@ -78,7 +78,7 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     if (!rc)
         rc = client_data_open(&e->data, e->options->data, e->options->n_data, err);
     if (!rc)
-        rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
+        rc = client_predict_check(&e->data, e->options->predictions, err);
     rules.tokenizer = tokenizer;
     if (!rc)
         rc = client_documents_read(&e->documents, &e->data, &rules, err);
