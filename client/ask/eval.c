@@ -49,7 +49,7 @@ static int find_kind(const struct client_source_ops **kind, struct eval *e, stru
                                     "--data", err);
     if (!rc && o->pack)
         *kind = client_source_pack(*kind);
-    if (!rc && *kind == &client_source_preferences)
+    if (!rc && (*kind)->compares)
         rc = error_set(err, -EDOM,
                        "--data has preferences, which a run compares with the model that it began from: evaluate them "
                        "there, with --eval-data and --eval-every");
@@ -61,14 +61,13 @@ static int find_kind(const struct client_source_ops **kind, struct eval *e, stru
 static int open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
 {
     const struct client_model *model = &e->forward.model;
-    const bool masked = kind == &client_source_masked || kind == &client_source_spans;
     const int rc = client_model_source(&e->source, kind, model, NULL, &e->data, err);
 
     if (rc) {
         error_prefix(err, model->name);
         return rc;
     }
-    return masked ? client_options_mask(&e->options.mask_fraction, err) : 0;
+    return kind->masks ? client_options_mask(&e->options.mask_fraction, err) : 0;
 }
 
 static int read_rows(struct eval *e, struct error *err)

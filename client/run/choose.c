@@ -121,7 +121,7 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
         note(run, "vocabulary 256, as the data is text");
     if (!rc)
         rc = find_kind(&kind, run, in, watch, err);
-    if (!rc && kind == &client_source_preferences)
+    if (!rc && kind->compares)
         return error_set(
             err, -EINVAL,
             "--data: preferences are between answers of a model that has weights, and %s is a preset: name "

@@ -297,12 +297,19 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     return rc;
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)mask_fraction;
+    return config->image.height > 0;
+}
+
 const struct client_source_ops client_source_images = {
     .name = "images",
     .task = EPS_OF_IMAGES,
     .order = &client_listed_order,
     .bytes = sizeof(struct pictures),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .takes = takes,
     .open = open_source,
     .open_files = client_data_open_images,
     .read = read_part,

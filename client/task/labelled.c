@@ -142,12 +142,19 @@ static void close_source(struct client_source *source)
     free(((struct labelled *)source)->work);
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)mask_fraction;
+    return config->n_labels > 0;
+}
+
 const struct client_source_ops client_source_labelled = {
     .name = "labelled",
     .task = EPS_OF_LABELS,
     .order = &client_listed_order,
     .bytes = sizeof(struct labelled),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
     .open = open_source,
     .open_files = client_data_open_rows,
     .read = read_part,

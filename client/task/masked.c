@@ -51,12 +51,20 @@ static void close_source(struct client_source *source)
     client_masks_close(&((struct masked *)source)->masks);
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)mask_fraction;
+    return config->family->masked;
+}
+
 const struct client_source_ops client_source_masked = {
     .name = "masked",
     .task = EPS_OF_MASKED,
     .order = &client_windowed_order,
     .bytes = sizeof(struct masked),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
+    .masks = true,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

@@ -22,12 +22,19 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return client_windows_read(windows, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], sample.id, err);
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)config, (void)mask_fraction;
+    return true;
+}
+
 const struct client_source_ops client_source_text = {
     .name = "text",
     .task = EPS_OF_TEXT,
     .order = &client_windowed_order,
     .bytes = sizeof(struct client_windowed),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

@@ -147,6 +147,8 @@ const struct client_source_ops client_source_preferences = {
     .bytes = sizeof(struct preferences),
     .fields =
         1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
+    .documents = CLIENT_DOCUMENT_PAIRS,
+    .compares = true,
     .open = open_source,
     .open_files = client_data_open,
     .read = read_part,

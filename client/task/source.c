@@ -22,15 +22,20 @@ const struct client_field_type client_field_types[CLIENT_FIELDS] = {
 };
 _Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
 
+/* The first that takes the model's rows has them: what is more particular comes first. */
+static const struct client_source_ops *const tasks[] = {
+    &client_source_images, &client_source_labelled,      &client_source_spans,       &client_source_targets,
+    &client_source_masked, &client_source_conversations, &client_source_preferences, &client_source_text,
+};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
 {
-    if (config->image.height > 0)
-        return &client_source_images;
-    if (config->n_labels > 0)
-        return &client_source_labelled;
-    if (model_has_source(config))
-        return mask_fraction > 0 ? &client_source_spans : &client_source_targets;
-    return config->family->masked ? &client_source_masked : &client_source_text;
+    size_t i = 0;
+
+    while (!tasks[i]->takes || !tasks[i]->takes(config, mask_fraction))
+        i++;
+    return tasks[i];
 }
 
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
@@ -41,24 +46,30 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
     int rc = 0;
 
     *out = client_source_kind(config, mask_fraction);
-    if (*out == &client_source_text)
-        rc = client_documents_are(&documents, data, watch, err);
-    if (!rc && *out == &client_source_text && documents == CLIENT_NO_DOCUMENTS && eval_data)
+    if (*out != &client_source_text)
+        return 0;
+    rc = client_documents_are(&documents, data, watch, err);
+    if (!rc && documents == CLIENT_NO_DOCUMENTS && eval_data)
         rc = client_documents_are(&documents, eval_data, watch, err);
-    if (documents != CLIENT_NO_DOCUMENTS)
-        *out = documents == CLIENT_DOCUMENT_PAIRS ? &client_source_preferences : &client_source_conversations;
+    for (size_t i = 0; documents != CLIENT_NO_DOCUMENTS && i < TASKS; i++)
+        if (tasks[i]->documents == documents)
+            *out = tasks[i];
     return rc;
 }
 
 unsigned client_source_tasks(const struct client_source_ops *kind)
 {
-    return kind != &client_source_text ? kind->task
-                                       : EPS_OF_TEXT | EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES | EPS_OF_SPANS;
+    unsigned all = kind->task;
+
+    for (size_t i = 0; kind == &client_source_text && i < TASKS; i++)
+        if (tasks[i]->documents != CLIENT_NO_DOCUMENTS || tasks[i] == &client_source_spans)
+            all |= tasks[i]->task;
+    return all;
 }
 
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
 {
-    return kind == &client_source_conversations ? &client_source_packed : kind;
+    return kind->packing ? kind->packing : kind;
 }
 
 int client_source_check_packs(const struct model *model, struct error *err)

@@ -1,15 +1,15 @@
 /* client/task/source.h - the rows of a run: what is learned from them, and which of them a step has.
  *
- *   task           a row is                                    its fields               file        order
- *   text           a window of a stream of tokens              ids, labels              next_token  windows
- *   masked         the same, with some of its tokens masked    ids, labels              masked      windows
- *   spans          the same, of which runs are restored        ids, labels, rows        spans       windows
- *   labelled       one text or two, with a class or a number   ids, labels, rows        labelled    list
- *   conversations  a document (client/corpus/documents.h)      ids, labels              answers     list
- *   packed         several documents                           ids, labels, positions   answers     packed
- *   preferences    one of two texts, one of which was chosen   ids, labels, references  preferences list
- *   targets        a source and its target                     ids, labels, rows        targets     list
- *   images         an image: a token for each pixel            ids, labels, rows        images      list
+ *   task           a row is                                    its fields               file, order
+ *   text           a window of a stream of tokens              ids, labels              next_token, windows
+ *   masked         the same, with some of its tokens masked    ids, labels              masked, windows
+ *   spans          the same, of which runs are restored        ids, labels, rows        span_corruption, windows
+ *   labelled       one text or two, with a class or a number   ids, labels, rows        labelled, list
+ *   conversations  a document (client/corpus/documents.h)      ids, labels              answers, list
+ *   packed         several documents                           ids, labels, positions   answers, packed
+ *   preferences    one of two texts, one of which was chosen   ids, labels, references  preferences, list
+ *   targets        a source and its target                     ids, labels, rows        targets, list
+ *   images         an image: a token for each pixel            ids, labels, rows        images, list
  *
  * A task is a row of functions in a file of client/task/. Which rows a step has is the order's, which several tasks
  * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose rows
@@ -24,6 +24,7 @@
 #ifndef CLIENT_TASK_SOURCE_H
 #define CLIENT_TASK_SOURCE_H
 
+#include "client/corpus/documents.h"
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/order/sample.h"
@@ -99,8 +100,8 @@ struct client_source_setup {
 
 struct client_source_rules {
     enum eps_separator separator;        /* as in client_data_rules */
-    const char *columns;                 /* as in client_rows_rules */
-    bool unlabelled;                     /* as in client_rows_rules */
+    const char *columns;                 /* as in client_labelled_rules */
+    bool unlabelled;                     /* as in client_labelled_rules */
     const char *chat_template;           /* of conversations, as are those below: as in client_documents_rules */
     enum eps_train_on train_on;          /* default: answers */
     enum eps_split split_special_tokens; /* default: yes */
@@ -190,6 +191,13 @@ struct client_source_ops {
     size_t bytes;    /* of its struct, which begins with the order's, which begins with struct client_source */
     unsigned fields; /* 1u << enum client_field of each that its rows have */
 
+    /* Whether rows for this model are such, whatever the data: client_source_kind. NULL: the data say it. */
+    bool (*takes)(const struct model_config *config, double mask_fraction);
+    enum client_documents_kind documents;    /* data that make rows of text such ones; 0: none */
+    const struct client_source_ops *packing; /* several of these rows in one; NULL: none is */
+    bool masks;                              /* --mask-fraction says how much is learned */
+    bool compares;                           /* with the weights that a run began from: there are references */
+
     /* Opens what the rows need of the model, before any data are read. NULL: nothing. -EINVAL with a sentence: the model
      * lacks it; and as client_tokenizer_open. close follows, also after a failure. */
     int (*open)(struct client_source *source, struct error *err);
@@ -231,6 +239,8 @@ struct client_source_ops {
 
     void (*close)(struct client_source *source); /* frees what the task owns, even if it is half open; NULL: nothing */
 };
+
+/* Each is a row of the list in source.c. */
 extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
     client_source_conversations, client_source_packed, client_source_preferences, client_source_targets,
     client_source_spans, client_source_images;
@@ -239,8 +249,8 @@ extern const struct client_source_ops client_source_text, client_source_masked, 
 int client_source_open(struct client_source **out, const struct client_source_ops *ops,
                        const struct client_source_setup *setup, struct error *err);
 
-/* The kind of source that a model takes its rows from, if they are not conversations. mask_fraction: of an
- * encoder-decoder, above 0: it restores spans. */
+/* The task of a model's rows, if they are not documents. mask_fraction: of an encoder-decoder, above 0: it restores
+ * spans. */
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction);
 
 /* Finds the kind of source once the files are open: if a model predicts the next token, either of the data may have

@@ -193,12 +193,19 @@ static void close_source(struct client_source *source)
     free(s->entries);
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    return model_has_source(config) && mask_fraction > 0;
+}
+
 const struct client_source_ops client_source_spans = {
     .name = "spans",
     .task = EPS_OF_SPANS,
     .order = &client_windowed_order,
     .bytes = sizeof(struct spans),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
+    .masks = true,
     .open = open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

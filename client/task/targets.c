@@ -294,12 +294,19 @@ static void close_source(struct client_source *source)
     free(((struct targets *)source)->work);
 }
 
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)mask_fraction;
+    return model_has_source(config);
+}
+
 const struct client_source_ops client_source_targets = {
     .name = "targets",
     .task = EPS_OF_TARGETS,
     .order = &client_listed_order,
     .bytes = sizeof(struct targets),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
     .open = open_source,
     .open_files = client_data_open,
     .read = read_part,

@@ -1,4 +1,4 @@
-/* client/task/windowed.h - windows of a stream of tokens, each a row: the order of next_token.c, masked.c and spans.c,
+/* client/task/windowed.h - windows of a stream of tokens, each a row: the order of next_token.c, masked.c and span_corruption.c,
  * whose rows begin with struct client_windowed. */
 #ifndef CLIENT_TASK_WINDOWED_H
 #define CLIENT_TASK_WINDOWED_H
