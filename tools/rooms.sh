@@ -2,7 +2,8 @@
 # Who includes whom, from the #include lines of all sources:
 #   device/            itself and proto/
 #   eps/               itself and proto/; hosts < store < relay < base < job < save < step < observe < the files of eps/ itself
-#   client/            itself and proto/; daemon < text < data < images < rows < model < options < record < run < ask: each folder those before it
+#   client/            itself and proto/; daemon < text < data < images < corpus < order < task < model < options < record < run < ask:
+#                      each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < operation < model < plan < step < wire < net: each folder those before it; in plan,
 #                      memory < time < the files of proto/plan/ itself
@@ -28,14 +29,14 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
     xargs -0 grep -nE '^#include "' | awk -F: '
     function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
     function top(path) { sub(/\/.*/, "", path); return path }
-    function order(path) { split(path, part, "/"); return index(orders[part[1]], part[2] " ") }
+    function order(path) { split(path, part, "/"); return index(" " orders[part[1]], " " part[2] " ") }
     function plan_order(path) { return path ~ /^proto\/plan\/memory\// ? 1 : path ~ /^proto\/plan\/time\// ? 2 : 3 }
     function wrong(rule) { print $1 ":" $2 ": " target ": " rule; found = 1 }
     BEGIN {
         others["eps"] = others["device"] = others["client"] = "proto"
         orders["proto"] = "base operation model plan step wire net "
         orders["eps"] = "hosts store relay base job save step observe "
-        orders["client"] = "daemon text data images rows model options record run ask "
+        orders["client"] = "daemon text data images corpus order task model options record run ask "
     }
     {
         split($3, quoted, "\""); target = quoted[2]

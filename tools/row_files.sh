@@ -14,10 +14,10 @@ cd "$(dirname "$0")/.."
 names=(
     # kinds of rows in the client, as code that reads, orders, fills or scores them knows them
     client_source client_source_ops client_source_setup client_source_facts client_source_rules
-    client_windows client_windowed client_documents client_documented client_document
-    client_packed client_packing client_rows client_pairs client_batches
+    client_windows client_windowed client_corpus client_listed client_documents_rules client_document_inputs
+    client_packed client_packing client_labelled_rules client_example client_pairs client_batches
     client_masks client_spans client_labels client_columns client_learn client_scores
-    client_images client_eval_rows
+    client_images client_predict
     # options that only some tasks have
     mask_fraction dpo_beta dpo_smoothing train_on label_smoothing source_seq split_special_tokens n_labels
     # what the plan, the step and the daemon ask of a job's rows

@@ -7,9 +7,10 @@
 #include "client/model/model.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
-#include "client/rows/documents.h"
-#include "client/rows/packed.h"
-#include "client/rows/source.h"
+#include "client/corpus/documents.h"
+#include "client/task/document_rows.h"
+#include "client/task/packed.h"
+#include "client/task/source.h"
 #include "client/text/conversation.h"
 #include "client/text/tokenizer.h"
 #include "proto/model/family.h"
@@ -101,14 +102,15 @@ static void count_document(struct show *s, size_t k, uint32_t n, enum eps_fate f
     s->lengths[k] = n;
 }
 
-static int show_documents(struct show *s, const struct client_documents *documents, struct error *err)
+static int show_documents(struct show *s, const struct client_corpus *documents, struct error *err)
 {
     const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
     uint32_t *ids = calloc(longest + (size_t)1, sizeof *ids);
     int rc = ids && s->lengths ? 0 : error_memory(err);
 
     for (size_t k = 0; !rc && k < documents->n; k++) {
-        const struct client_document *document = &documents->list[k];
+        const struct client_example *document = &documents->list[k];
+        const uint32_t n = client_document_inputs(document) + 1;
         const enum eps_fate fate = client_documents_fate(documents, k, seq, s->options->long_rows);
         const struct eps_data_row row = {.path = s->data.files[document->file].path,
                                          .line = document->line,
@@ -116,15 +118,15 @@ static int show_documents(struct show *s, const struct client_documents *documen
                                                  : k % 2                ? "rejected"
                                                                         : "chosen",
                                          .fate = fate,
-                                         .n = document->n,
+                                         .n = n,
                                          .n_seen = fate == EPS_KEPT || fate == EPS_CUT
                                                        ? client_documents_length(documents, k, seq) + 1
                                                        : 0};
-        if (s->options->long_rows == EPS_LONG_REFUSE && documents->lengths[k] > seq)
+        if (s->options->long_rows == EPS_LONG_REFUSE && n - 1 > seq)
             rc = client_documents_refuse(documents, &s->data, k, seq, err);
-        count_document(s, k, document->n, fate);
+        count_document(s, k, n, fate);
         if (!rc)
-            rc = client_documents_tokens(documents, ids, k, document->n, err);
+            rc = client_corpus_tokens(documents, ids, k, n, err);
         if (!rc)
             rc = add_row(s, row, ids, err);
         if (!rc && k % 1024 == 0)
@@ -147,7 +149,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
                                                  .pairs = pairs,
                                                  .watch = &s->watch};
     const uint32_t n_positions = s->model.config.n_positions;
-    struct client_documents documents;
+    struct client_corpus documents;
     int rc = client_documents_read(&documents, &s->data, &rules, err);
     if (!rc) {
         if (s->counts.seq == 0)
@@ -159,7 +161,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
         if (!rc)
             find_quantiles(&s->counts, s->lengths, documents.n);
     }
-    client_documents_free(&documents);
+    client_corpus_free(&documents);
     return rc;
 }
 
@@ -169,7 +171,7 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
 static int read_packed(struct eps_data_row *row, struct eps_data_document *list, uint32_t *ids, const struct show *s,
                        const struct client_packed *packed, uint32_t k, struct error *err)
 {
-    const struct client_documents *documents = packed->documents;
+    const struct client_corpus *documents = packed->documents;
     const uint32_t *places;
     uint32_t n;
     int rc = 0;
@@ -178,14 +180,14 @@ static int read_packed(struct eps_data_row *row, struct eps_data_document *list,
     *row = (struct eps_data_row){.path = "", .documents = list, .n_documents = n};
     for (uint32_t i = 0; !rc && i < n; i++) {
         const uint32_t number = packed->list[places[i]];
-        const struct client_document *document = &documents->list[number];
+        const struct client_example *document = &documents->list[number];
         const uint32_t n_tokens = client_documents_length(documents, number, packed->seq) + 1;
         list[i] = (struct eps_data_document){.path = s->data.files[document->file].path,
                                              .line = document->line,
                                              .fate = client_documents_fate(documents, number, packed->seq,
                                                                            s->options->long_rows),
                                              .n = n_tokens};
-        rc = client_documents_tokens(documents, ids + row->n, number, n_tokens, err);
+        rc = client_corpus_tokens(documents, ids + row->n, number, n_tokens, err);
         row->n += n_tokens;
     }
     row->n_seen = row->n;
@@ -214,7 +216,7 @@ static int show_packed_rows(struct show *s, const struct client_packed *packed, 
 
 static int count_documents(struct show *s, const struct client_packed *packed, struct error *err)
 {
-    const struct client_documents *documents = packed->documents;
+    const struct client_corpus *documents = packed->documents;
 
     s->counts.conversations = true;
     s->counts.seq = packed->seq;
@@ -225,7 +227,7 @@ static int count_documents(struct show *s, const struct client_packed *packed, s
         return error_memory(err);
     for (size_t k = 0; k < documents->n; k++) {
         const enum eps_fate fate = client_documents_fate(documents, k, packed->seq, s->options->long_rows);
-        count_document(s, k, documents->list[k].n, fate);
+        count_document(s, k, client_document_inputs(&documents->list[k]) + 1, fate);
     }
     find_quantiles(&s->counts, s->lengths, documents->n);
     return 0;
@@ -255,7 +257,7 @@ static int show_packed(struct show *s, struct error *err)
     if (!rc)
         rc = show_packed_rows(s, client_packed_of(source), err);
     if (!rc)
-        source->ops->describe(s->counts.packing, sizeof s->counts.packing, source);
+        client_source_describe(s->counts.packing, sizeof s->counts.packing, source);
     client_source_close(source);
     return rc;
 }
@@ -269,7 +271,7 @@ static int show_window(struct show *s, struct client_source *source, uint64_t k,
     uint32_t *labels = ids + seq + 1, n = 0;
     const struct client_row_fields fields = {.at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels},
                                              .n_tokens = seq};
-    const int rc = source->ops->read_row(source, &fields, CLIENT_HELD_OUT, source->ops->pick_held_out(source, k), err);
+    const int rc = source->ops->read_row(source, &fields, CLIENT_HELD_OUT, client_source_pick_held_out(source, k), err);
 
     if (rc)
         return rc;
@@ -284,7 +286,7 @@ static int show_window(struct show *s, struct client_source *source, uint64_t k,
 
 static int show_windows(struct show *s, struct client_source *source, struct error *err)
 {
-    const uint64_t n = source->ops->n_rows(source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
     uint32_t *ids = calloc(2 * (s->counts.seq + (size_t)1), sizeof *ids);
     int rc = 0;
 
@@ -318,7 +320,7 @@ static int show_text(struct show *s, struct error *err)
     const struct client_division division = {.seq = s->counts.seq, .stride = s->counts.seq};
     int rc = client_model_source(&source, &client_source_text, &s->model, NULL, &s->data, err);
     if (!rc)
-        rc = source->ops->read(source, CLIENT_HELD_OUT, &rules, err);
+        rc = client_source_read_part(source, CLIENT_HELD_OUT, &rules, err);
     if (!rc)
         rc = client_source_divide(source, &division, err);
     if (!rc)

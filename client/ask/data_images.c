@@ -1,7 +1,7 @@
 #include "client/ask/data_images.h"
 
 #include "client/options/options.h"
-#include "client/rows/image_rows.h"
+#include "client/task/image_rows.h"
 
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 static int tell_classes(const struct client_source *source, const struct eps_data_events *events, void *user,
                         struct error *err)
 {
-    const uint32_t n = source->labels->n;
+    const uint32_t n = source->labels.n;
     uint64_t *counts = calloc(2 * (size_t)n + 1, sizeof *counts);
 
     if (!counts)
@@ -17,7 +17,7 @@ static int tell_classes(const struct client_source *source, const struct eps_dat
     for (enum client_part part = CLIENT_TRAIN; part <= CLIENT_HELD_OUT; part++)
         client_image_rows_count(counts + part * (size_t)n, source, part);
     for (uint32_t i = 0; events->on_class && i < n; i++)
-        events->on_class(user, source->labels->names[i], counts[i], counts[n + i]);
+        events->on_class(user, source->labels.names[i], counts[i], counts[n + i]);
     free(counts);
     return 0;
 }
@@ -40,9 +40,9 @@ static int tell(struct eps_data_images *out, struct client_source *source, const
     struct client_channel_sums sums;
     const int rc = client_image_rows_sums(&sums, source, watch, err);
 
-    *out = (struct eps_data_images){.n = source->ops->n_rows(source, CLIENT_TRAIN),
-                                    .n_held_out = source->ops->n_rows(source, CLIENT_HELD_OUT),
-                                    .n_classes = source->labels->n,
+    *out = (struct eps_data_images){.n = client_source_n_rows(source, CLIENT_TRAIN),
+                                    .n_held_out = client_source_n_rows(source, CLIENT_HELD_OUT),
+                                    .n_classes = source->labels.n,
                                     .height = frame->height,
                                     .width = frame->width,
                                     .channels = client_image_rows_channels(source)};
@@ -73,13 +73,14 @@ int client_data_images(struct eps_data_images *out, const struct eps_data_option
     if (!rc)
         rc = client_labels_init(&labels, false, err);
     if (!rc)
-        rc = kind->open(&source, &setup, err);
+        rc = client_source_open(&source, kind, &setup, err);
     if (!rc)
         rc = kind->open_files(&data, o->data, o->n_data, err);
     if (!rc && o->eval_data)
         rc = client_source_prefixed(kind->open_files(&eval_data, &o->eval_data, 1, err), "--eval-data", err);
     if (!rc)
-        rc = client_source_read(source, &(struct client_source_rules){.image = o->image, .watch = watch}, err);
+        rc = client_source_read(source, &(struct client_source_rules){.image = o->image, .seed = seed, .watch = watch},
+                                err);
     if (!rc)
         rc = client_source_divide(source, &(struct client_division){.seed = seed}, err);
     if (!rc)

@@ -1,20 +1,23 @@
-/* eps_eval: a model's loss over files, by a job with weights but no moments. */
+/* eps_eval: a model's loss over files, by a job with weights but no moments. All rows are held-out ones of a run that
+ * trains on none. */
 #include "client/model/job.h"
 #include "client/model/source.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/ask/eval_bleu.h"
-#include "client/ask/eval_rows.h"
+#include "client/ask/predict.h"
 #include "client/ask/forward.h"
 #include "client/options/options.h"
-#include "client/run/run.h"
+#include "client/task/image_rows.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+
+enum { BATCH = 32, DEFAULT_SEQ = 1024 }; /* rows that are classified, as in training; tokens of a window */
 
 struct eval {
     struct eps_eval_options options; /* with seq and batch resolved */
@@ -27,27 +30,53 @@ struct eval {
     struct client_job job;
 };
 
+/* Opens the files, and finds what their rows are. */
+static int find_kind(const struct client_source_ops **kind, struct eval *e, struct error *err)
+{
+    struct eps_eval_options *o = &e->options;
+    const struct model_config *config = &e->forward.model.config;
+    int rc;
+
+    *kind = client_source_kind(config, o->mask_fraction);
+    rc = client_eval_check(o, client_source_tasks(*kind), e->events, err);
+    if (!rc)
+        rc = client_source_prefixed((*kind)->open_files(&e->data, o->data, o->n_data, err), "--data", err);
+    if (!rc)
+        rc = client_predict_check(&e->data, o->predictions, err);
+    if (!rc)
+        rc = client_source_prefixed(client_source_find_kind(kind, config, o->mask_fraction, &e->data, NULL,
+                                                            &e->forward.link.watches[1], err),
+                                    "--data", err);
+    if (!rc && o->pack)
+        *kind = client_source_pack(*kind);
+    if (!rc && (*kind)->compares)
+        rc = error_set(err, -EDOM,
+                       "--data has preferences, which a run compares with the model that it began from: evaluate them "
+                       "there, with --eval-data and --eval-every");
+    if (!rc && *kind == &client_source_text && o->mask_fraction == 0)
+        o->mask_fraction = NAN;
+    return rc ? rc : client_eval_check(o, (*kind)->task, e->events, err);
+}
+
 static int open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
 {
     const struct client_model *model = &e->forward.model;
-    struct eps_eval_options *o = &e->options;
-    const bool masked = kind == &client_source_masked || kind == &client_source_spans;
     const int rc = client_model_source(&e->source, kind, model, NULL, &e->data, err);
 
     if (rc) {
         error_prefix(err, model->name);
         return rc;
     }
-    return masked ? client_options_mask(&o->mask_fraction, err) : 0;
+    return kind->masks ? client_options_mask(&e->options.mask_fraction, err) : 0;
 }
 
-/* Opens the data and the source, and reads the rows. */
-static int open_data(struct eval *e, struct error *err)
+static int read_rows(struct eval *e, struct error *err)
 {
-    struct eps_eval_options *o = &e->options;
-    const struct model_config *config = &e->forward.model.config;
-    const struct client_watch *watch = &e->forward.link.watches[1];
+    const struct eps_eval_options *o = &e->options;
     struct client_source_rules rules = {.separator = o->separator,
+                                        .columns = o->columns,
+                                        .image = o->image,
+                                        .unlabelled = e->events->on_prediction != NULL,
                                         .chat_template = o->chat_template,
                                         .train_on = o->train_on,
                                         .split_special_tokens = o->split_special_tokens,
@@ -55,54 +84,53 @@ static int open_data(struct eval *e, struct error *err)
                                         .seq = o->seq,
                                         .source_seq = o->source_seq,
                                         .mask_fraction = o->mask_fraction,
-                                        .watch = watch};
-    const struct client_source_ops *kind = client_source_kind(config, o->mask_fraction);
-    int rc = client_eval_check(o, client_source_tasks(kind), e->events, err);
+                                        .watch = &e->forward.link.watches[1]};
 
-    if (!rc)
-        rc = client_source_prefixed(kind->open_files(&e->data, o->data, o->n_data, err), "--data", err);
-    if (!rc)
-        rc =
-            client_source_prefixed(client_source_find_kind(&kind, config, o->mask_fraction, &e->data, NULL, watch, err),
-                                   "--data", err);
-    if (!rc && o->pack)
-        kind = client_source_pack(kind);
-    if (!rc && kind == &client_source_preferences)
-        rc = error_set(err, -EDOM,
-                       "--data has preferences, which a run compares with the model that it began from: evaluate them "
-                       "there, with --eval-data and --eval-every");
-    if (!rc && kind == &client_source_text && o->mask_fraction == 0)
-        o->mask_fraction = NAN;
-    if (!rc)
-        rc = client_eval_check(o, kind->task, e->events, err);
-    if (!rc && (kind == &client_source_conversations || kind == &client_source_packed))
+    if (e->source->ops->task == EPS_OF_CONVERSATIONS)
         client_forward_follow_training(&e->forward, &rules.chat_template, &rules.split_special_tokens);
-    if (!rc)
-        rc = open_source(e, kind, err);
-    if (!rc)
-        rc = client_source_prefixed(e->source->ops->read(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
+    int rc = client_source_prefixed(client_source_read_part(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
     if (!rc)
         rc = client_source_settle(e->source, &rules, err);
     if (!rc)
-        e->source->ops->measure(&e->facts, e->source);
+        e->facts = client_source_measure(e->source);
     return rc;
 }
 
-/* Chooses seq and batch: the largest minibatch that runs in one pass, like a training run's. */
+static uint32_t choose_seq(const struct client_source_facts *facts, uint32_t n_positions)
+{
+    if (facts->seq > 0)
+        return facts->seq;
+    if (facts->whole)
+        return facts->longest < n_positions - 7 ? (facts->longest + 7) / 8 * 8 : n_positions;
+    return n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ;
+}
+
+static int check_seq(const struct eval *e, struct error *err)
+{
+    const struct eps_eval_options *o = &e->options;
+    const int rc = client_options_check_seq(o->seq, e->forward.model.config.n_positions, err);
+
+    if (!rc && o->seq < e->facts.least)
+        return error_set(err, -EDOM,
+                         "--seq %u: the special tokens of a row leave no room for its text: choose %u or more", o->seq,
+                         e->facts.least);
+    if (!rc && o->stride > o->seq)
+        return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
+                         o->stride, o->seq);
+    return rc;
+}
+
+/* Chooses seq and batch, as a training run does. Of tokens it is the largest minibatch that runs in one pass. */
 static int resolve(struct eval *e, struct error *err)
 {
     struct eps_eval_options *o = &e->options;
-    const uint32_t n_positions = e->forward.model.config.n_positions;
 
     if (o->seq == 0)
-        o->seq = e->facts.seq ? e->facts.seq : n_positions < 1024 ? n_positions : 1024;
-    if (client_options_check_seq(o->seq, n_positions, err))
-        return -EDOM;
+        o->seq = choose_seq(&e->facts, e->forward.model.config.n_positions);
     if (o->stride == 0)
         o->stride = o->seq;
-    if (o->stride > o->seq)
-        return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
-                         o->stride, o->seq);
+    if (check_seq(e, err))
+        return -EDOM;
     const struct client_division division = {.seq = o->seq,
                                              .stride = o->stride,
                                              .seed = o->seed,
@@ -111,7 +139,7 @@ static int resolve(struct eval *e, struct error *err)
     int rc = client_source_divide(e->source, &division, err);
     if (rc)
         return rc;
-    const uint64_t n = e->source->ops->n_rows(e->source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(e->source, CLIENT_HELD_OUT);
     if (n == 0 && e->data.n == 0)
         return client_options_refuse_empty("--data ", o->data, o->n_data, err);
     if (n == 0)
@@ -121,7 +149,8 @@ static int resolve(struct eval *e, struct error *err)
                          o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq,
                          e->facts.masked ? "" : " and the token after it");
     if (o->batch == 0)
-        o->batch = client_options_batch(o->seq, 1, n);
+        o->batch = !e->facts.task ? client_options_batch(o->seq, 1, n) : n < BATCH ? (uint32_t)n : BATCH;
+    o->task = e->facts.task;
     rc = client_options_check_batch(o->batch, o->seq, err);
     return rc ? rc : client_source_make_room(e->source, o->batch, err);
 }
@@ -149,11 +178,28 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
     return rc ? rc : client_job_close(&e->job, err);
 }
 
-/* A model that predicts tokens. */
-static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
+/* What is told of rows that have labels. */
+static int tell_rows(const struct eval *e, struct error *err)
 {
-    int rc = open_data(e, err);
+    const struct client_source *source = e->source;
+    int rc = 0;
 
+    if (source->scores.n > 0 && e->events->on_scored)
+        e->events->on_scored(e->user, source->scores.list, source->scores.n);
+    if (source->ops == &client_source_images && e->events->on_class)
+        rc = client_image_rows_classes(source, e->events->on_class, e->user, err);
+    return rc || !e->events->on_prediction ? rc : client_predict(source, e->events, e->user, err);
+}
+
+static int eval_rows(struct eval *e, double *loss, uint64_t *n_labels, struct error *err)
+{
+    const struct client_source_ops *kind;
+    int rc = find_kind(&kind, e, err);
+
+    if (!rc)
+        rc = open_source(e, kind, err);
+    if (!rc)
+        rc = read_rows(e, err);
     if (!rc)
         rc = resolve(e, err);
     if (!rc && e->events->on_start)
@@ -162,7 +208,9 @@ static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct er
         client_unread_tell(&e->data, "--data", e->events->on_note, e->user);
     if (!rc)
         rc = client_forward_start(&e->forward, err);
-    return rc ? rc : evaluate(e, loss, tokens, err);
+    if (!rc)
+        rc = evaluate(e, loss, n_labels, err);
+    return rc ? rc : tell_rows(e, err);
 }
 
 struct eps_eval_options eps_eval_defaults(void)
@@ -203,10 +251,8 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
         rc = error_set(&err, -EDOM, "--beams, --tokens and --length-penalty are for --bleu: add it, or leave them out");
     if (!rc && options->bleu)
         rc = client_eval_bleu(loss, tokens, &e->forward, &e->options, e->events, user, &err);
-    else if (!rc && e->forward.model.config.n_labels > 0)
-        rc = client_eval_rows(loss, tokens, &e->forward, &e->options, e->events, user, &err);
     else if (!rc)
-        rc = eval_tokens(e, loss, tokens, &err);
+        rc = eval_rows(e, loss, tokens, &err);
     client_job_free(&e->job);
     client_forward_close(&e->forward);
     client_source_close(e->source);

@@ -3,9 +3,9 @@
  * -EINTR. */
 #include "client/ask/eval_bleu.h"
 
-#include "client/ask/eval_rows.h"
+#include "client/ask/predict.h"
 #include "client/ask/generate.h"
-#include "client/rows/documents.h"
+#include "client/corpus/documents.h"
 #include "client/text/bleu.h"
 #include "proto/model/family.h"
 
@@ -21,7 +21,7 @@ struct eval_bleu {
     const struct eps_eval_events *events;
     void *user;
     struct client_data data;
-    struct client_documents documents;
+    struct client_corpus documents;
     struct client_text references; /* one behind the other */
     size_t *ends;                  /* (documents.n) where each ends; owned */
     size_t n_ends, cap;
@@ -78,7 +78,7 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     if (!rc)
         rc = client_data_open(&e->data, e->options->data, e->options->n_data, err);
     if (!rc)
-        rc = client_eval_check_predictions(&e->data, e->options->predictions, err);
+        rc = client_predict_check(&e->data, e->options->predictions, err);
     rules.tokenizer = tokenizer;
     if (!rc)
         rc = client_documents_read(&e->documents, &e->data, &rules, err);
@@ -90,19 +90,19 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
 
 static int make_prompts(struct eval_bleu *e, struct error *err)
 {
-    const struct client_documents *documents = &e->documents;
+    const struct client_corpus *documents = &e->documents;
     int rc = 0;
 
     e->prompts = calloc(documents->n, sizeof *e->prompts);
     if (!e->prompts)
         return error_set(err, -ENOMEM, "out of memory for %zu sources", documents->n);
     for (size_t k = 0; !rc && k < documents->n; k++) {
-        const uint32_t n = documents->list[k].first + 1;
+        const uint32_t n = documents->list[k].n[0];
         e->prompts[k].ids = malloc(n * sizeof *e->prompts[k].ids);
         if (!e->prompts[k].ids)
             return error_set(err, -ENOMEM, "out of memory for %zu sources", documents->n);
         e->prompts[k].n = n;
-        rc = client_documents_tokens(documents, e->prompts[k].ids, k, n, err);
+        rc = client_corpus_tokens(documents, e->prompts[k].ids, k, n, err);
     }
     return rc;
 }
@@ -181,7 +181,7 @@ static void free_all(struct eval_bleu *e)
     for (size_t k = 0; e->prompts && k < e->documents.n; k++)
         free(e->prompts[k].ids);
     free(e->prompts);
-    client_documents_free(&e->documents);
+    client_corpus_free(&e->documents);
     client_data_free(&e->data);
     free(e->ends);
     free(e->references.bytes);

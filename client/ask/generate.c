@@ -4,7 +4,7 @@
 #include "client/ask/beams.h"
 #include "client/daemon/observer.h"
 #include "client/eps.h"
-#include "client/rows/documents.h"
+#include "client/corpus/documents.h"
 #include "client/text/utf8.h"
 #include "proto/model/family.h"
 

@@ -10,7 +10,7 @@
 #include "client/model/preset_images.h"
 #include "client/record/disk.h"
 #include "client/options/options.h"
-#include "client/rows/source.h"
+#include "client/task/source.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"

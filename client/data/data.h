@@ -2,14 +2,14 @@
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
  * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text
- * (conversations: client/rows/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or .zst.
+ * (conversations: client/corpus/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or .zst.
  * "-" is standard input: text or JSON lines, compressed or plain. A file whose first bytes reveal another format is
  * refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
  * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
  * a .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read
- * when it is needed (client/rows/windows.h). That takes no memory, and next to no time compared with a step. */
+ * when it is needed (client/order/windows.h). That takes no memory, and next to no time compared with a step. */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 
@@ -74,7 +74,7 @@ struct client_data {
  * weight. Returns -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo:
  * client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* Opens labelled rows (client/rows/rows.h) as client_data_open: the suffixes are .tsv, .jsonl and .ndjson. */
+/* Opens labelled rows (client/corpus/labelled.h) as client_data_open: the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 /* Opens images (client/images/images.h) as client_data_open. A directory with directories in it is a folder for each
  * class. One without gives its files of training data: CIFAR's .bin, and those with "images" in their name; not those

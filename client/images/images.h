@@ -54,7 +54,7 @@ struct client_images {
 };
 
 /* Class `number` of a file's images has this name, and the number *label in the list of all. -EINVAL with a sentence:
- * it is no class of the model. Rows keep the list (client/rows/labels.h), which this folder comes before. */
+ * it is no class of the model. Rows keep the list (client/corpus/labels.h), which this folder comes before. */
 struct client_image_classes {
     int (*find)(uint32_t *label, void *user, const char *name, struct error *err);
     void *user;

@@ -6,7 +6,7 @@
 #ifndef CLIENT_MODEL_CLASSIFIER_H
 #define CLIENT_MODEL_CLASSIFIER_H
 
-#include "client/rows/labels.h"
+#include "client/corpus/labels.h"
 #include "client/eps.h"
 #include "client/model/model.h"
 

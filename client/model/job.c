@@ -263,11 +263,9 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
 
 static void tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
 {
-    const struct client_source_ops *ops = source->ops;
-
     if (job->on_evaluating)
-        job->on_evaluating(job->user, ops->progress(source, n_rows),
-                           ops->progress(source, ops->n_rows(source, CLIENT_HELD_OUT)));
+        job->on_evaluating(job->user, client_source_progress(source, n_rows),
+                           client_source_progress(source, client_source_n_rows(source, CLIENT_HELD_OUT)));
 }
 
 /* Adds the loss of rows of a buffer, as the message names them, to *sum. */
@@ -318,7 +316,7 @@ int client_job_score(const float **log_p, struct client_job *job, const struct c
 int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err)
 {
-    const uint64_t n = source->ops->n_rows(source, CLIENT_HELD_OUT);
+    const uint64_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
     const struct client_buffer room = client_job_buffer(job, buffer);
     double sum = 0;
 

@@ -9,7 +9,7 @@
 #include "client/daemon/link.h"
 #include "client/eps.h"
 #include "client/model/model.h"
-#include "client/rows/source.h"
+#include "client/task/source.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 

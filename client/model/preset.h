@@ -1,6 +1,6 @@
 /* client/model/preset.h - named models with fresh weights, the choice of a default, and the way to published ones.
  *
- * The text presets learn a tokenizer from their training text (client/rows/learn.h); the byte presets take each byte as
+ * The text presets learn a tokenizer from their training text (client/corpus/learn.h); the byte presets take each byte as
  * a token. The gpt2 presets have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. No
  * tokenizer of that size comes with a text, so on text they train on bytes. The other presets have no dropout, and
  * initial weights of standard deviation 0.02 * sqrt(768 / width): GPT-2's 0.02 at width 768, scaled by the inverse root

@@ -13,7 +13,7 @@ int client_model_source(struct client_source **out, const struct client_source_o
 
     *out = NULL;
     if (!rc)
-        return kind->open(out, &setup, err);
+        return client_source_open(out, kind, &setup, err);
     client_labels_free(&labels);
     return rc;
 }

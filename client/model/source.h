@@ -1,9 +1,9 @@
-/* client/model/source.h - the source of a model's rows (client/rows/source.h). */
+/* client/model/source.h - the source of a model's rows (client/task/source.h). */
 #ifndef CLIENT_MODEL_SOURCE_H
 #define CLIENT_MODEL_SOURCE_H
 
 #include "client/model/model.h"
-#include "client/rows/source.h"
+#include "client/task/source.h"
 
 /* Opens a source of this kind for the model, whose config and side files it borrows, and of a classifier takes the
  * labels. data (NULL: nothing is trained) and eval_data as in client_source_setup. Errors as client_classifier_labels

@@ -1,8 +1,8 @@
 #include "client/options/options.h"
 
-#include "client/data/masks.h"
+#include "client/task/masks.h"
 #include "client/options/value.h"
-#include "client/rows/windows.h"
+#include "client/order/windows.h"
 #include "proto/wire/message.h"
 
 #include <assert.h>

@@ -10,8 +10,8 @@
 #include "client/model/preset_images.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
-#include "client/rows/documents.h"
-#include "client/rows/learn.h"
+#include "client/corpus/documents.h"
+#include "client/corpus/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
@@ -121,7 +121,7 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
         note(run, "vocabulary 256, as the data is text");
     if (!rc)
         rc = find_kind(&kind, run, in, watch, err);
-    if (!rc && kind == &client_source_preferences)
+    if (!rc && kind->compares)
         return error_set(
             err, -EINVAL,
             "--data: preferences are between answers of a model that has weights, and %s is a preset: name "
@@ -159,9 +159,9 @@ static int open_rows(struct client_run *run, const struct eps_train_options *in,
         rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
     if (!rc)
         rc = read_rows(run, in, watch, err);
-    if (rc || !run->source->labels)
+    if (rc || !client_source_labels(run->source))
         return rc;
-    rc = client_classifier_label(&run->model, run->source->labels, err);
+    rc = client_classifier_label(&run->model, &run->source->labels, err);
     if (rc == -E2BIG)
         error_prefix(err, "--data");
     return rc;

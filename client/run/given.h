@@ -3,7 +3,7 @@
 #ifndef CLIENT_RUN_GIVEN_H
 #define CLIENT_RUN_GIVEN_H
 
-#include "client/rows/source.h"
+#include "client/task/source.h"
 #include "client/run/run.h"
 
 /* Refuses on_rows for rows that are more than ids and labels. -EDOM with a sentence. */

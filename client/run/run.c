@@ -67,7 +67,7 @@ static int divide_rows(struct client_run *run, struct error *err)
     if (!rc)
         rc = client_source_make_room(run->source, o->batch, err);
     if (!rc)
-        run->source->ops->describe(o->task_note, sizeof o->task_note, run->source);
+        client_source_describe(o->task_note, sizeof o->task_note, run->source);
     if (!rc && run->model.config.image.height)
         note_norms(run);
     return rc;
@@ -94,7 +94,7 @@ uint64_t client_run_job_end(const struct client_run *run)
 /* True if the run has more steps than an epoch: else nothing is remembered that it reads again. */
 static bool sees_rows_again(const struct client_run *run)
 {
-    const uint64_t n = run->source->ops->n_rows(run->source, CLIENT_TRAIN), batch = run->options.batch;
+    const uint64_t n = client_source_n_rows(run->source, CLIENT_TRAIN), batch = run->options.batch;
 
     return client_run_rows(run, run->options.steps) > (n + batch - 1) / batch * batch;
 }
@@ -124,7 +124,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
 {
     const struct eps_train_options options = client_run_job_options(run), last = client_run_last_options(run);
     struct plan_goal goal = client_options_goal(&options);
-    const uint64_t n = run->source->ops->n_entries(run->source);
+    const uint64_t n = client_source_n_entries(run->source);
 
     goal.packs = client_source_packs(run->source);
     memcpy(goal.row_tokens, run->source->row_tokens, sizeof goal.row_tokens);
@@ -138,7 +138,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
 
 bool client_run_say_norms(struct error *sentence, const struct client_run *run)
 {
-    const uint64_t n = run->source->ops->n_entries(run->source);
+    const uint64_t n = client_source_n_entries(run->source);
     const struct eps_train_options options = client_run_job_options(run);
     char memory[PROCESS_BYTES_TEXT], disk[PROCESS_BYTES_TEXT];
     struct plan_goal goal = client_run_goal(run);
@@ -330,9 +330,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     const uint32_t batch = run->resume.record.options.batch;
     const bool rebatched = run->asked.batch != batch;
     const uint64_t batch_step = rebatched ? run->first_step : client_change_batch_step(changes);
-    struct client_source_facts rows;
-
-    run->source->ops->measure(&rows, run->source);
+    const struct client_source_facts rows = client_source_measure(run->source);
     const struct client_facts facts = {
         .batch_step = batch_step,
         .batch_row = client_change_rows(changes, batch, batch_step),
@@ -360,7 +358,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     };
     int rc = 0;
 
-    if (run->source->ops->fixes_batch && run->continues && rebatched)
+    if (run->source->ops->order->fixes_batch && run->continues && rebatched)
         return error_set(err, -EDOM,
                          "--change batch: the rows of each step are drawn for --batch %u: leave it out, or start a new "
                          "run from its weights with --model instead of --resume",
@@ -425,7 +423,7 @@ uint64_t client_run_rows(const struct client_run *run, uint64_t step)
 
 uint64_t client_run_tokens(const struct client_run *run, uint64_t step)
 {
-    return run->source->ops->tokens(run->source, step, client_run_rows(run, step));
+    return client_source_n_tokens(run->source, step, client_run_rows(run, step));
 }
 
 uint64_t client_run_began(const struct client_run *run)

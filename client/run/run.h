@@ -5,7 +5,7 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
-#include "client/rows/source.h"
+#include "client/task/source.h"
 #include "client/run/resume.h"
 #include "proto/base/error.h"
 #include "proto/model/weights.h"

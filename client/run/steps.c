@@ -278,7 +278,7 @@ static size_t name_rewards(struct eps_score out[REWARDS], struct client_steps *s
 
     if (!source->references)
         return 0;
-    const uint32_t n_rows = source->ops->pick(source->samples, source, step, client_run_rows(s->run, step));
+    const uint32_t n_rows = client_source_pick(source->samples, source, step, client_run_rows(s->run, step));
     const double n = n_rows / 2;
     const struct eps_score rewards[REWARDS] = {{"rewards/chosen", sums->chosen / n},
                                                {"rewards/rejected", sums->rejected / n},

@@ -70,7 +70,7 @@ void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* Adds tokenizer.json and tokenizer_config.json for n merges (client/rows/learn.h) with these ids; a merge must follow
+/* Adds tokenizer.json and tokenizer_config.json for n merges (client/corpus/learn.h) with these ids; a merge must follow
  * the merges of its halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);

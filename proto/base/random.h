@@ -20,7 +20,7 @@ enum random_site {
     RANDOM_DROPOUT_RESIDUAL_MLP,
     RANDOM_SAMPLE,  /* generated tokens; quad: position in the text */
     RANDOM_MOMENTS, /* rounding of 16-bit moments (eps/store/optimizer.h); step: the unit's update, row: part */
-    RANDOM_MASKS, /* masked tokens (client/data/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
+    RANDOM_MASKS, /* masked tokens (client/task/masks.h); unit 0: training, 1: evaluation; quad: position in the row */
     RANDOM_DROPOUT_CLASSIFIER_INPUT,
     RANDOM_DROPOUT_CLASSIFIER,
     RANDOM_DROPOUT_MLP, /* between an MLP's two maps */

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_config.c - config.json, as client, daemon and worker read it: what is taken is a model.
  *
  * Models of few layers are built, too: every value within its limits gives one. */
-#include "client/rows/labels.h"
+#include "client/corpus/labels.h"
 #include "proto/model/model.h"
 #include "proto/model/model_config_print.h"
 #include "proto/model/wrapper.h"

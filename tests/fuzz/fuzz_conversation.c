@@ -2,7 +2,7 @@
  * somewhere, but not at its first token.
  *
  * The first byte chooses tokenizer and --train-on; the template follows, a zero byte, and an object in any layout. */
-#include "client/rows/layouts.h"
+#include "client/corpus/layouts.h"
 #include "client/text/conversation.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_data.c - files of training data: text, JSON lines, ids, arrays, compressed or not.
  *
  * The first byte selects the file's name, the rest is its content. What is taken can be read, window by window. */
-#include "client/rows/windows.h"
+#include "client/order/windows.h"
 #include "client/text/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 """Masked tokens: the losses of eps train and eps eval against those of transformers' models in float64, whose ids and
-labels are made here, from the rule that client/data/masks.h documents.
+labels are made here, from the rule that client/task/masks.h documents.
 
     masked.py        a small random BERT and RoBERTa on random ids, with their tokenizers of tests/fixtures/tokenizers
 

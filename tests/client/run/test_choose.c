@@ -30,7 +30,7 @@ static void expect(const char *model, const char *data, const char *name, const 
     ck_assert_str_eq(run.options.model_note, note);
     ck_assert_uint_eq(run.model.config.vocabulary, vocabulary);
     ck_assert_uint_eq(run.data.vocabulary, vocabulary);
-    ck_assert_uint_gt(run.source->ops->n_rows(run.source, CLIENT_TRAIN), 0);
+    ck_assert_uint_gt(client_source_n_rows(run.source, CLIENT_TRAIN), 0);
     client_run_close(&run);
 }
 

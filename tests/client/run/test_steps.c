@@ -121,7 +121,7 @@ static void open_rows(void)
     const struct client_source_rules rules = {.columns = NULL};
     const char *file = processes_text("data.txt", N_TOKENS);
 
-    ck_assert_int_eq(client_source_text.open(&run.source, &with, NULL), 0);
+    ck_assert_int_eq(client_source_open(&run.source, &client_source_text, &with, NULL), 0);
     ck_assert_int_eq(client_source_text.open_files(&run.data, &file, 1, NULL), 0);
     ck_assert_int_eq(client_source_text.read(run.source, CLIENT_TRAIN, &rules, NULL), 0);
     ck_assert_int_eq(client_source_divide(run.source, &division, NULL), 0);

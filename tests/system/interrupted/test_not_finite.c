@@ -118,7 +118,7 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
                           0,
                   "%s", err.text);
     struct client_source *source;
-    ck_assert_int_eq(client_source_text.open(&source, &setup, &err), 0);
+    ck_assert_int_eq(client_source_open(&source, &client_source_text, &setup, &err), 0);
     ck_assert_int_eq(client_source_divide(source, &(struct client_division){.seq = 8, .stride = 8}, &err), 0);
     ck_assert_int_eq(client_source_make_room(source, 1, &err), 0);
     ck_assert_int_eq(client_job_evaluate(&loss, &n_tokens, &job, source, 0, &err), -EINVAL);

@@ -1,0 +1,28 @@
+/* client/task/document_rows.h - what tasks share whose rows are documents (client/corpus/documents.h), each token of
+ * which predicts the one after it: answers.c, preferences.c. */
+#ifndef CLIENT_TASK_DOCUMENT_ROWS_H
+#define CLIENT_TASK_DOCUMENT_ROWS_H
+
+#include "client/corpus/documents.h"
+#include "client/task/listed.h"
+
+/* As struct client_listed_ops has them. */
+uint32_t client_document_rows_length(const struct client_source *source, enum client_part data, size_t k);
+enum eps_fate client_document_rows_fate(const struct client_source *source, enum client_part data, size_t k,
+                                        enum eps_long long_rows);
+int client_document_rows_refuse(const struct client_source *source, enum client_part data, size_t k, struct error *err);
+
+/* Reads a part of the data; rules: without tokenizer and side, which are those of the source. Errors as
+ * client_documents_read. */
+int client_document_rows_read(struct client_source *source, enum client_part part, struct client_documents_rules rules,
+                              struct error *err);
+
+/* Reads ids, labels and entries of document k (client_documents_length of seq) into a row, from token `at` on: labels
+ * are successors, or PLAN_NO_LABEL. work (seq + 1) is the caller's. -EIO, -errno. */
+int client_documents_get(const struct client_corpus *documents, const struct client_row_fields *row, uint32_t at,
+                         uint32_t *work, size_t k, uint32_t seq, struct error *err);
+
+/* The seq that is chosen for rows up to this length: at most 1024, and the model's positions. */
+uint32_t client_documents_seq(uint32_t longest, uint32_t n_positions);
+
+#endif

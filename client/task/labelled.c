@@ -1,0 +1,168 @@
+/* Labelled rows: one text or two, with a class or a number (client/corpus/labelled.h). The label is at the row's first
+ * token. */
+#include "client/corpus/labelled.h"
+#include "client/task/listed.h"
+#include "proto/plan/memory/data.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct labelled {
+    struct client_listed rows;
+    struct client_pairs pairs; /* what the tokenizer puts around texts */
+    uint32_t *work;            /* (2 * seq) texts of a row */
+};
+
+static const struct labelled *of(const struct client_source *source)
+{
+    return (const struct labelled *)source;
+}
+
+static uint32_t length(const struct client_source *source, enum client_part data, size_t k)
+{
+    return client_labelled_length(&of(source)->rows.corpus[data], &of(source)->pairs, k);
+}
+
+static const struct client_listed_ops texts = {.what = "row", .reader = "text needs", .group = 1, .length = length};
+
+static int open_source(struct client_source *source, struct error *err)
+{
+    return client_listed_open(source, &texts, err);
+}
+
+/* Special tokens are not in the data: each row has room for the most. */
+static uint32_t most_added(const struct client_pairs *pairs)
+{
+    const uint32_t one = client_pairs_added(pairs, false), two = client_pairs_added(pairs, true);
+
+    return one > two ? one : two;
+}
+
+static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
+{
+    struct labelled *l = (struct labelled *)source;
+    const struct client_labelled_rules read = {.tokenizer = l->rows.tokenizer,
+                                               .columns = rules->columns,
+                                               .unlabelled = rules->unlabelled,
+                                               .watch = rules->watch};
+    const int rc = client_labelled_read(&l->rows.corpus[part], &l->pairs, client_source_data(source, part),
+                                        &source->labels, &read, err);
+
+    client_listed_has_read(source, part);
+    l->rows.n_added = rc ? 0 : most_added(&l->pairs);
+    return rc || part != CLIENT_TRAIN ? rc : client_labels_check(&source->labels, "every row has the label", err);
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    const struct labelled *l = of(source);
+
+    client_listed_measure(out, source);
+    out->task = source->labels.numbers ? EPS_REGRESS : EPS_CLASSIFY;
+    for (int part = 0; part < 2; part++) {
+        const uint32_t least = client_labelled_least(&l->rows.corpus[part], &l->pairs);
+        out->least = least > out->least ? least : out->least;
+    }
+}
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct labelled *l = (struct labelled *)source;
+
+    source->n_logits = source->setup.config->n_labels;
+    l->work = calloc(2 * (size_t)d->seq, sizeof *l->work);
+    return l->work ? 0 : error_memory(err);
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    const struct client_listed *l = &of(source)->rows;
+    char labels[100] = "";
+    size_t n_cut = 0;
+
+    for (size_t k = 0; k < l->n[CLIENT_TRAIN]; k++)
+        n_cut += length(source, CLIENT_TRAIN, k) > source->seq;
+    if (!source->labels.numbers)
+        client_labels_say(labels, sizeof labels, &source->labels);
+    const int used = snprintf(out, cap, "%s%s%u rows, %u held out", labels, *labels ? "; " : "",
+                              l->subsets[CLIENT_TRAIN].n, l->subsets[CLIENT_HELD_OUT].n);
+    if (n_cut > 0)
+        snprintf(out + used, cap - (size_t)used, "; %zu rows of more than --seq %u tokens are cut", n_cut, source->seq);
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct labelled *l = of(source);
+    const struct client_corpus *corpus = &l->rows.corpus[client_listed_data(source, part)];
+    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
+    uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
+    const int64_t n = client_labelled_get(corpus, &l->pairs, row->at[CLIENT_FIELD_IDS], &lengths->second, l->work,
+                                          sample.id, row->n_tokens, err);
+
+    if (n < 0)
+        return (int)n;
+    client_row_number(row, 0, corpus->list[sample.id].at + sample.id * l->rows.n_added, (uint32_t)n);
+    lengths->n_tokens = (uint32_t)n;
+    *labels = corpus->list[sample.id].label;
+    return 0;
+}
+
+static uint32_t label_of(const struct client_source *source, enum client_part data, size_t k)
+{
+    return of(source)->rows.corpus[data].list[k].label;
+}
+
+/* Some rows may have no label: the loss of the others would mislead. */
+static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+{
+    const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
+
+    source->scores = (struct client_scores){.n = 0};
+    if (*n_labels < n) {
+        *loss = NAN;
+        *n_labels = 0;
+        return 0;
+    }
+    uint32_t *targets = client_listed_targets(source, label_of, err);
+    if (!targets)
+        return -ENOMEM;
+    const int rc = source->labels.numbers
+                       ? client_score_numbers(&source->scores, source->logits, targets, n, err)
+                       : client_score_classes(&source->scores, source->logits, targets, n, source->labels.n, err);
+    free(targets);
+    return rc;
+}
+
+static void close_source(struct client_source *source)
+{
+    free(((struct labelled *)source)->work);
+}
+
+static bool takes(const struct model_config *config, double mask_fraction)
+{
+    (void)mask_fraction;
+    return config->n_labels > 0;
+}
+
+const struct client_source_ops client_source_labelled = {
+    .name = "labelled",
+    .task = EPS_OF_LABELS,
+    .order = &client_listed_order,
+    .bytes = sizeof(struct labelled),
+    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .takes = takes,
+    .open = open_source,
+    .open_files = client_data_open_rows,
+    .read = read_part,
+    .settle = client_listed_settle,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .read_row = read_row,
+    .score = score,
+    .close = close_source,
+};

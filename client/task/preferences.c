@@ -1,0 +1,162 @@
+/* Preferences: pairs of documents, the chosen text and the rejected one (client/corpus/documents.h), each a row. A tenth
+ * of the pairs is held out. */
+#include "client/task/document_rows.h"
+#include "proto/operation/call/preference.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct preferences {
+    struct client_listed rows;
+    double beta;
+    uint32_t *work; /* (seq + 1) */
+};
+
+static const struct client_listed_ops pairs = {
+    .what = "pair",
+    .reader = "preferences need",
+    .group = 2,
+    .length = client_document_rows_length,
+    .find_fate = client_document_rows_fate,
+    .refuse = client_document_rows_refuse,
+    .none = "no pair has both answers within",
+};
+
+static const struct preferences *of(const struct client_source *source)
+{
+    return (const struct preferences *)source;
+}
+
+static int open_source(struct client_source *source, struct error *err)
+{
+    source->n_logits = 1;
+    return client_listed_open(source, &pairs, err);
+}
+
+static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
+                     struct error *err)
+{
+    return client_document_rows_read(source, part,
+                                     (struct client_documents_rules){.train_on = EPS_TRAIN_ON_ANSWERS,
+                                                                     .chat_template = rules->chat_template,
+                                                                     .parses =
+                                                                         rules->split_special_tokens == EPS_SPLIT_NO,
+                                                                     .pairs = true,
+                                                                     .watch = rules->watch},
+                                     err);
+}
+
+static uint32_t choose_seq(const struct client_source *source)
+{
+    return client_documents_seq(client_listed_longest(source), source->setup.config->n_positions);
+}
+
+static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    struct client_listed *l = (struct client_listed *)source;
+
+    for (int part = 0; part < 2; part++)
+        source->n_references[part] = (uint32_t)l->n[part];
+    source->references = calloc(l->n[0] + l->n[1] + 1, sizeof *source->references);
+    if (!source->references)
+        return error_memory(err);
+    l->seq = rules->seq ? rules->seq : choose_seq(source);
+    return client_listed_settle(source, rules, err);
+}
+
+static void measure(struct client_source_facts *out, const struct client_source *source)
+{
+    client_listed_measure(out, source);
+    out->pairs = true;
+    out->seq = choose_seq(source);
+}
+
+static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+{
+    struct preferences *p = (struct preferences *)source;
+
+    assert(d->batch % 2 == 0);
+    p->beta = d->beta;
+    p->work = calloc(d->seq + (size_t)1, sizeof *p->work);
+    return p->work ? 0 : error_memory(err);
+}
+
+static void describe(char *out, size_t cap, const struct client_source *source)
+{
+    const struct client_listed *l = &of(source)->rows;
+    const size_t n_cut = l->fates[EPS_CUT], n_left_out = l->fates[EPS_DROPPED] + l->fates[EPS_UNANSWERED];
+    size_t used = (size_t)snprintf(out, cap, "%zu preferences, %" PRIu32 " held out", l->n[CLIENT_TRAIN] / 2,
+                                   l->subsets[CLIENT_HELD_OUT].n);
+
+    if (n_cut > 0)
+        used += (size_t)snprintf(out + used, cap - used, "; at --seq %" PRIu32 " %zu cut", l->seq, n_cut);
+    if (n_left_out > 0)
+        snprintf(out + used, cap - used, "; at --seq %" PRIu32 " %zu left out", l->seq, n_left_out);
+}
+
+static float reference_of(const struct client_source *source, enum client_part part, uint64_t id)
+{
+    return source
+        ->references[(client_listed_data(source, part) == CLIENT_HELD_OUT ? of(source)->rows.n[CLIENT_TRAIN] : 0) + id];
+}
+
+static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                    struct client_sample sample, struct error *err)
+{
+    const struct preferences *p = of(source);
+
+    *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(source, part, sample.id);
+    return client_documents_get(&p->rows.corpus[client_listed_data(source, part)], row, 0, p->work, sample.id,
+                                source->seq, err);
+}
+
+/* As TRL names them, of the held-out pairs. */
+static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+{
+    const struct preference preference = {.beta = of(source)->beta};
+    const uint64_t n_rows = client_source_n_rows(source, CLIENT_HELD_OUT);
+    const double n = (double)(n_rows / 2);
+    struct preference_rewards sums = {0};
+
+    (void)loss, (void)n_labels, (void)err;
+    for (uint64_t k = 0; k < n_rows; k += 2) {
+        const double log_p[2] = {(double)source->logits[k], (double)source->logits[k + 1]};
+        const float references[2] = {reference_of(source, CLIENT_HELD_OUT, client_source_pick_held_out(source, k).id),
+                                     reference_of(source, CLIENT_HELD_OUT,
+                                                  client_source_pick_held_out(source, k + 1).id)};
+        preference_judge(&sums, &preference, log_p, references);
+    }
+    source->scores = (struct client_scores){.list = {{"rewards/accuracies", sums.right / n},
+                                                     {"rewards/margins", (sums.chosen - sums.rejected) / n},
+                                                     {"rewards/chosen", sums.chosen / n}},
+                                            .n = 3};
+    return 0;
+}
+
+static void close_source(struct client_source *source)
+{
+    free(((struct preferences *)source)->work);
+}
+
+const struct client_source_ops client_source_preferences = {
+    .name = "preferences",
+    .task = EPS_OF_PREFERENCES,
+    .order = &client_listed_order,
+    .bytes = sizeof(struct preferences),
+    .fields =
+        1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
+    .documents = CLIENT_DOCUMENT_PAIRS,
+    .compares = true,
+    .open = open_source,
+    .open_files = client_data_open,
+    .read = read_part,
+    .settle = settle,
+    .measure = measure,
+    .divide = divide,
+    .describe = describe,
+    .read_row = read_row,
+    .score = score,
+    .close = close_source,
+};

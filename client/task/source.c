@@ -1,0 +1,331 @@
+#include "client/task/source.h"
+
+#include "client/corpus/documents.h"
+#include "proto/model/family.h"
+#include "proto/plan/memory/data.h"
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
+const struct client_field_type client_field_types[CLIENT_FIELDS] = {
+    [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
+    [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
+    [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
+    [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
+    [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
+    [CLIENT_FIELD_ENTRIES] = {"entries", "u32", sizeof(uint32_t), true, {PLAN_NO_ENTRY}},
+    [CLIENT_FIELD_WEIGHTS] = {"weights", "float", sizeof(float), true, {0}},
+};
+_Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
+
+/* The first that takes the model's rows has them: what is more particular comes first. */
+static const struct client_source_ops *const tasks[] = {
+    &client_source_images, &client_source_labelled,      &client_source_spans,       &client_source_targets,
+    &client_source_masked, &client_source_conversations, &client_source_preferences, &client_source_text,
+};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
+const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
+{
+    size_t i = 0;
+
+    while (!tasks[i]->takes || !tasks[i]->takes(config, mask_fraction))
+        i++;
+    return tasks[i];
+}
+
+int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
+                            double mask_fraction, struct client_data *data, struct client_data *eval_data,
+                            const struct client_watch *watch, struct error *err)
+{
+    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
+    int rc = 0;
+
+    *out = client_source_kind(config, mask_fraction);
+    if (*out != &client_source_text)
+        return 0;
+    rc = client_documents_are(&documents, data, watch, err);
+    if (!rc && documents == CLIENT_NO_DOCUMENTS && eval_data)
+        rc = client_documents_are(&documents, eval_data, watch, err);
+    for (size_t i = 0; documents != CLIENT_NO_DOCUMENTS && i < TASKS; i++)
+        if (tasks[i]->documents == documents)
+            *out = tasks[i];
+    return rc;
+}
+
+unsigned client_source_tasks(const struct client_source_ops *kind)
+{
+    unsigned all = kind->task;
+
+    for (size_t i = 0; kind == &client_source_text && i < TASKS; i++)
+        if (tasks[i]->documents != CLIENT_NO_DOCUMENTS || tasks[i] == &client_source_spans)
+            all |= tasks[i]->task;
+    return all;
+}
+
+const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
+{
+    return kind->packing ? kind->packing : kind;
+}
+
+int client_source_check_packs(const struct model *model, struct error *err)
+{
+    const struct model_config *config = &model->config;
+
+    if (config->family->masked && config->n_labels == 0)
+        return error_set(err, -EDOM, "a %s model restores masked tokens, and --pack is for conversations: leave it out",
+                         config->family->model_type);
+    return plan_check_packs(model, err) ? -EDOM : 0;
+}
+
+int client_source_open(struct client_source **out, const struct client_source_ops *ops,
+                       const struct client_source_setup *setup, struct error *err)
+{
+    struct client_source *source = calloc(1, ops->bytes);
+    int rc = source ? 0 : error_memory(err);
+
+    *out = NULL;
+    if (source) {
+        source->ops = ops;
+        if (ops->order->init)
+            ops->order->init(source);
+        source->setup = *setup;
+        source->setup.labels = NULL;
+    }
+    if (source && setup->labels)
+        source->labels = *setup->labels, *setup->labels = (struct client_labels){0};
+    else if (setup->labels)
+        client_labels_free(setup->labels);
+    if (!rc && ops->open)
+        rc = ops->open(source, err);
+    if (rc)
+        client_source_close(source);
+    else
+        *out = source;
+    return rc;
+}
+
+struct client_data *client_source_data(const struct client_source *source, enum client_part part)
+{
+    return part == CLIENT_TRAIN ? source->setup.data : source->setup.eval_data;
+}
+
+const struct client_labels *client_source_labels(const struct client_source *source)
+{
+    return source->ops->task & (EPS_OF_LABELS | EPS_OF_IMAGES) ? &source->labels : NULL;
+}
+
+int client_source_read_part(struct client_source *source, enum client_part part,
+                            const struct client_source_rules *rules, struct error *err)
+{
+    const struct client_data *data = client_source_data(source, part);
+
+    return data && data->n_files > 0 ? source->ops->read(source, part, rules, err) : 0;
+}
+
+int client_source_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    return source->ops->settle ? source->ops->settle(source, rules, err) : 0;
+}
+
+int client_source_prefixed(int rc, const char *option, struct error *err)
+{
+    if (rc && rc != -EINTR && rc != -EDOM)
+        error_prefix(err, option);
+    return rc;
+}
+
+int client_source_read(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+{
+    static const char *const options[] = {[CLIENT_TRAIN] = "--data", [CLIENT_HELD_OUT] = "--eval-data"};
+    int rc = 0;
+
+    for (enum client_part part = CLIENT_TRAIN; !rc && part <= CLIENT_HELD_OUT; part++)
+        rc = client_source_prefixed(client_source_read_part(source, part, rules, err), options[part], err);
+    return rc ? rc : client_source_settle(source, rules, err);
+}
+
+int client_source_divide(struct client_source *source, const struct client_division *division, struct error *err)
+{
+    source->seq = division->seq;
+    int rc = source->ops->order->divide(source, division, err);
+    if (!rc && source->ops->divide)
+        rc = source->ops->divide(source, division, err);
+    const uint64_t n = rc ? 0 : client_source_n_rows(source, CLIENT_HELD_OUT) * source->n_logits;
+    if (n == 0)
+        return rc;
+    source->logits = calloc(n, sizeof *source->logits);
+    return source->logits ? 0 : error_memory(err);
+}
+
+struct client_source_facts client_source_measure(const struct client_source *source)
+{
+    struct client_source_facts facts = {.masked = false};
+
+    source->ops->measure(&facts, source);
+    return facts;
+}
+
+void client_source_describe(char *out, size_t cap, const struct client_source *source)
+{
+    *out = 0;
+    if (source->ops->describe)
+        source->ops->describe(out, cap, source);
+}
+
+uint64_t client_source_n_rows(const struct client_source *source, enum client_part part)
+{
+    return source->ops->order->n_rows(source, part);
+}
+
+uint64_t client_source_n_entries(const struct client_source *source)
+{
+    return source->ops->fields >> CLIENT_FIELD_ENTRIES & 1 ? source->ops->order->n_entries(source) : 0;
+}
+
+uint64_t client_source_n_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    return source->ops->order->tokens(source, step, n_before);
+}
+
+uint32_t client_source_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+{
+    return source->ops->order->pick(out, source, step, n_before);
+}
+
+struct client_sample client_source_pick_held_out(const struct client_source *source, uint64_t k)
+{
+    return source->ops->order->pick_held_out(source, k);
+}
+
+uint64_t client_source_progress(const struct client_source *source, uint64_t n)
+{
+    return source->ops->order->progress(source, n);
+}
+
+int client_source_make_room(struct client_source *source, uint32_t batch, struct error *err)
+{
+    source->batch = batch;
+    source->samples = calloc(batch, sizeof *source->samples);
+    source->fields = calloc(batch, sizeof *source->fields);
+    return source->samples && source->fields ? 0 : error_memory(err);
+}
+
+static bool has(const struct client_source *source, unsigned field)
+{
+    return source->ops->fields >> field & 1;
+}
+
+bool client_source_packs(const struct client_source *source)
+{
+    return has(source, CLIENT_FIELD_POSITIONS);
+}
+
+/* Elements of a field in a row. */
+static size_t elements_of(unsigned field, uint32_t n_tokens)
+{
+    return client_field_types[field].by_token ? n_tokens : 1;
+}
+
+static void clear(const struct client_buffer *buffer, const struct client_source *source, uint32_t n_tokens)
+{
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
+        const struct client_field_type *type = &client_field_types[f];
+        const size_t n_words = type->element_bytes / sizeof(uint32_t);
+        const size_t n = has(source, f) ? buffer->n_rows * elements_of(f, n_tokens) : 0;
+        uint32_t *words = buffer->at[f];
+        assert(words || n == 0 || f == CLIENT_FIELD_ENTRIES);
+        for (size_t i = 0; words && i < n * n_words; i++)
+            words[i] = type->empty[i % n_words];
+    }
+}
+
+static struct client_row_fields row_of(const struct client_buffer *buffer, const struct client_source *source,
+                                       enum client_part part, uint32_t row, uint32_t n_tokens)
+{
+    struct client_row_fields fields = {.n_tokens = n_tokens};
+
+    for (unsigned f = 0; f < CLIENT_FIELDS; f++)
+        if (has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
+            fields.at[f] = (char *)buffer->at[f] + row * elements_of(f, n_tokens) * client_field_types[f].element_bytes;
+    return fields;
+}
+
+void client_row_number(const struct client_row_fields *row, uint32_t from, uint64_t first, uint32_t n)
+{
+    uint32_t *entries = row->at[CLIENT_FIELD_ENTRIES];
+
+    for (uint32_t i = 0; entries && i < n; i++)
+        entries[from + i] = (uint32_t)(first + i);
+}
+
+static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                enum client_part part, uint32_t n, struct error *err)
+{
+    const uint32_t n_tokens = source->ops->order->length(source, part, source->samples, n);
+    const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
+    int rc = 0;
+
+    assert(n <= buffer->n_rows && n_tokens <= buffer->seq);
+    *out = (struct client_minibatch){.n_tokens = n_tokens};
+    clear(buffer, source, n_tokens);
+    for (uint32_t row = 0; row < n; row++)
+        source->fields[row] = row_of(buffer, source, part, row, n_tokens);
+    if (source->ops->read_rows)
+        rc = source->ops->read_rows(source, source->fields, part, source->samples, n, err);
+    for (uint32_t row = 0; !source->ops->read_rows && !rc && row < n; row++)
+        rc = source->ops->read_row(source, &source->fields[row], part, source->samples[row], err);
+    for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
+        out->n_labels += labels[i] != PLAN_NO_LABEL;
+    if (has(source, CLIENT_FIELD_REFERENCES))
+        out->n_labels = n / 2;
+    return rc;
+}
+
+int client_source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                       uint64_t step, uint64_t n_before, struct error *err)
+{
+    const uint32_t n = client_source_pick(source->samples, source, step, n_before);
+
+    return fill(out, buffer, source, CLIENT_TRAIN, n, err);
+}
+
+int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
+                                struct client_source *source, uint64_t first, uint32_t n, struct error *err)
+{
+    assert(n <= source->batch);
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = client_source_pick_held_out(source, first + i);
+    return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
+}
+
+int client_source_fill_referenced(struct client_minibatch *out, const struct client_buffer *buffer,
+                                  struct client_source *source, uint32_t first, uint32_t n, struct error *err)
+{
+    const uint32_t n_train = source->n_references[CLIENT_TRAIN];
+    const enum client_part part = first < n_train ? CLIENT_TRAIN : CLIENT_HELD_OUT;
+
+    assert(n <= source->batch && (part == CLIENT_HELD_OUT || first + n <= n_train));
+    for (uint32_t i = 0; i < n; i++)
+        source->samples[i] = (struct client_sample){.id = first + i - (part == CLIENT_HELD_OUT ? n_train : 0)};
+    return fill(out, buffer, source, part, n, err);
+}
+
+void client_source_close(struct client_source *source)
+{
+    if (!source)
+        return;
+    if (source->ops->close)
+        source->ops->close(source);
+    source->ops->order->close(source);
+    client_labels_free(&source->labels);
+    free(source->samples);
+    free(source->fields);
+    free(source->logits);
+    free(source->references);
+    free(source);
+}
