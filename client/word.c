@@ -19,7 +19,7 @@ static unsigned least(unsigned a, unsigned b)
 }
 
 /* Folds upper case to lower case and '_' to '-'. */
-static char folded(char c)
+static char word_folded(char c)
 {
     return c == '_' ? '-' : (char)tolower((unsigned char)c);
 }
@@ -28,7 +28,7 @@ static size_t common_prefix(const char *a, const char *b)
 {
     size_t n = 0;
 
-    while (a[n] && folded(a[n]) == folded(b[n]))
+    while (a[n] && word_folded(a[n]) == word_folded(b[n]))
         n++;
     return n;
 }
@@ -43,9 +43,9 @@ static unsigned distance(const char *a, size_t n, const char *b, size_t m)
     for (size_t i = 1; i <= n; i++) {
         row[0] = (unsigned)i;
         for (size_t j = 1; j <= m; j++) {
-            const char x = folded(a[i - 1]), y = folded(b[j - 1]);
+            const char x = word_folded(a[i - 1]), y = word_folded(b[j - 1]);
             row[j] = least(least(last[j], row[j - 1]) + 1, last[j - 1] + (x != y));
-            if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
+            if (i > 1 && j > 1 && x == word_folded(b[j - 2]) && word_folded(a[i - 2]) == y)
                 row[j] = least(row[j], before[j - 2] + 1);
         }
         unsigned *const oldest = before;

@@ -38,7 +38,7 @@ struct worker_process {
     uv_loop_t loop;
     uv_async_t outgoing;
     uv_signal_t sigterm, sigint, sighup;
-    uv_work_t nothing; /* start_pool's */
+    uv_work_t nothing; /* main_start_pool's */
     struct session *session;
     struct mailbox box;
     struct compute_options options;
@@ -57,12 +57,12 @@ struct worker_process {
 };
 
 /* The compute thread may be in the middle of a layer, so the process ends without waiting for it. */
-static void end(int code)
+static void main_end(int code)
 {
     _exit(code);
 }
 
-static void on_open(struct session *s, const struct message *welcome)
+static void main_on_open(struct session *s, const struct message *welcome)
 {
     struct worker_process *w = session_data(s);
 
@@ -72,7 +72,7 @@ static void on_open(struct session *s, const struct message *welcome)
     notify_ready(&w->notify, w->options.device.name);
 }
 
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+static void main_on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct worker_process *w = session_data(s);
 
@@ -83,8 +83,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
 }
 
-/* Signals are held until watch_signals: one of those that end the worker ends it here. */
-static void rest(long ms)
+/* Signals are held until main_watch_signals: one of those that end the worker ends it here. */
+static void main_rest(long ms)
 {
     const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
     sigset_t ending;
@@ -96,7 +96,7 @@ static void rest(long ms)
     if (!process_ignores(SIGHUP))
         sigaddset(&ending, SIGHUP);
     if (sigtimedwait(&ending, NULL, &pause) > 0)
-        end(0);
+        main_end(0);
 }
 
 /* The session ends before it has worked for a while: so may the next. */
@@ -122,7 +122,7 @@ static int seek_successor(struct worker_process *w, struct error *err)
     process_hold_signals();
     uv_run(&w->loop, UV_RUN_NOWAIT);
     if (pause_of(w) > 0)
-        rest(pause_of(w));
+        main_rest(pause_of(w));
     snprintf(n, sizeof n, "%u", was_in_vain(w) ? w->in_vain + 1 : 0);
     int rc = setenv(successor_of, w->daemon, 1) || setenv(n_in_vain, n, 1) ? -errno : 0;
     if (!rc)
@@ -130,20 +130,20 @@ static int seek_successor(struct worker_process *w, struct error *err)
     return error_set(err, rc, "this worker could not begin anew: %s", strerror(-rc));
 }
 
-static void on_closed(struct session *s, const char *reason)
+static void main_on_closed(struct session *s, const char *reason)
 {
     struct worker_process *w = session_data(s);
 
     if (*w->lost) {
         log_error("%s", w->lost);
-        end(1);
+        main_end(1);
     }
     if (w->leaving)
-        end(0);
+        main_end(0);
     switch (session_end(s)) {
     case END_CLOSED:
         log_line("the daemon has ended this session");
-        end(0);
+        main_end(0);
         break;
     case END_SILENT: /* it lives, and this worker was cut off or stopped */
     case END_UNREAD:
@@ -173,17 +173,17 @@ static void on_closed(struct session *s, const char *reason)
         return;
     }
     log_error("the session with the daemon has ended: %s", reason);
-    end(1);
+    main_end(1);
 }
 
 /* A lost device is lost for this process only: a new process may be able to use it. */
-static void leave(struct worker_process *w, const struct error *err)
+static void main_leave(struct worker_process *w, const struct error *err)
 {
     snprintf(w->lost, sizeof w->lost, "%s", err->text);
     session_close(w->session);
 }
 
-static void on_outgoing(uv_async_t *async)
+static void main_on_outgoing(uv_async_t *async)
 {
     struct worker_process *w = async->data;
     struct message m;
@@ -191,26 +191,26 @@ static void on_outgoing(uv_async_t *async)
     while (!w->gone && mailbox_collect(&w->box, &m)) {
         session_send(w->session, &m);
         if (m.kind == MESSAGE_FAILED && m.failed.code == -EIO)
-            leave(w, &m.failed.error);
+            main_leave(w, &m.failed.error);
         if (m.kind == MESSAGE_REFUSED && m.refused.code == -EIO)
-            leave(w, &m.refused.error);
+            main_leave(w, &m.refused.error);
     }
 }
 
-static void wake(void *context)
+static void main_wake(void *context)
 {
     struct worker_process *w = context;
 
     uv_async_send(&w->outgoing);
 }
 
-static void on_signal(uv_signal_t *handle, int number)
+static void main_on_signal(uv_signal_t *handle, int number)
 {
     struct worker_process *w = handle->data;
 
     (void)number;
     if (!w->open || w->gone)
-        end(0);
+        main_end(0);
     if (w->leaving)
         session_close(w->session);
     else
@@ -218,27 +218,27 @@ static void on_signal(uv_signal_t *handle, int number)
     w->leaving = true;
 }
 
-static void watch_signals(struct worker_process *w)
+static void main_watch_signals(struct worker_process *w)
 {
     uv_signal_init(&w->loop, &w->sigterm);
     uv_signal_init(&w->loop, &w->sigint);
     uv_signal_init(&w->loop, &w->sighup);
     w->sigterm.data = w->sigint.data = w->sighup.data = w;
     if (!process_ignores(SIGTERM)) /* eps up has it so: it ends its workers itself */
-        uv_signal_start(&w->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&w->sigint, on_signal, SIGINT);
+        uv_signal_start(&w->sigterm, main_on_signal, SIGTERM);
+    uv_signal_start(&w->sigint, main_on_signal, SIGINT);
     if (!process_ignores(SIGHUP))
-        uv_signal_start(&w->sighup, on_signal, SIGHUP);
+        uv_signal_start(&w->sighup, main_on_signal, SIGHUP);
     process_take_signals();
 }
 
 static void on_early_signal(int number)
 {
     (void)number;
-    end(0);
+    main_end(0);
 }
 
-/* Until watch_signals, which replaces this: no daemon knows of the worker yet. */
+/* Until main_watch_signals, which replaces this: no daemon knows of the worker yet. */
 static void handle_signals_early(void)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
@@ -265,7 +265,7 @@ static void begin_to_dial(void)
 static int try_to_attach(struct worker_process *w, const struct place *place, const struct message *hello,
                          struct error *err)
 {
-    static const struct session_events events = {on_open, on_message, on_closed};
+    static const struct session_events events = {main_on_open, main_on_message, main_on_closed};
     int connection;
 
     if (!place->other)
@@ -315,7 +315,7 @@ static bool shakes_again(unsigned n_failed, struct error *err)
         return false;
     }
     log_warning("%s; trying again in %.1f s, as a byte damaged on its way looks the same", err->text, (double)ms / 1e3);
-    rest(ms);
+    main_rest(ms);
     return true;
 }
 
@@ -332,7 +332,8 @@ static void say_waiting(const struct worker_process *w, const struct place *plac
 /* A daemon started together with this worker may not have opened its listener yet. A private one has, for its client. A
  * worker that lost its daemon, or has reached it, waits for the next one without end, ever more slowly; so does one
  * that is cut off. */
-static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
+static int main_attach(struct worker_process *w, const struct place *place, const struct message *hello,
+                       struct error *err)
 {
     long pause_ms = RETRY_MS, waited_ms = 0;
     unsigned n_failed = 0;
@@ -356,7 +357,7 @@ static int attach(struct worker_process *w, const struct place *place, const str
         if (!is_said)
             say_waiting(w, place, rc, err);
         is_said = true;
-        rest(pause_ms);
+        main_rest(pause_ms);
         waited_ms += is_patient ? 0 : pause_ms;
         if (is_patient)
             pause_ms = slower(pause_ms);
@@ -375,7 +376,7 @@ static void await_listener(const char *address)
         process_hold_signals();
         if (!may_come(rc, true)) /* dial says what is wrong */
             return;
-        rest(ms);
+        main_rest(ms);
     }
 }
 
@@ -394,26 +395,26 @@ static void await_successor(const char *directory)
     for (long ms = RETRY_MS; !session_is_live(directory); ms = slower(ms)) {
         if (access(lock, R_OK) && errno == EACCES)
             return;
-        rest(ms);
+        main_rest(ms);
     }
 }
 
-static void do_nothing(uv_work_t *work)
+static void main_do_nothing(uv_work_t *work)
 {
     (void)work;
 }
 
 /* Starts libuv's threads while signals are blocked, so that they inherit the mask: one of them could take a signal
  * while seek_successor begins anew, and it would be lost. */
-static void start_pool(void *process)
+static void main_start_pool(void *process)
 {
     struct worker_process *w = process;
 
-    uv_queue_work(&w->loop, &w->nothing, do_nothing, NULL); /* fails without a callback only */
+    uv_queue_work(&w->loop, &w->nothing, main_do_nothing, NULL); /* fails without a callback only */
 }
 
-static int run(const struct place *place, const struct compute_options *options, bool seeks, char **argv,
-               struct error *err)
+static int main_run(const struct place *place, const struct compute_options *options, bool seeks, char **argv,
+                    struct error *err)
 {
     struct message hello = {.kind = MESSAGE_HELLO};
     const struct device_claim *device = &options->device;
@@ -434,9 +435,9 @@ static int run(const struct place *place, const struct compute_options *options,
     rc = uv_loop_init(&w->loop);
     if (rc)
         return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
-    uv_async_init(&w->loop, &w->outgoing, on_outgoing);
+    uv_async_init(&w->loop, &w->outgoing, main_on_outgoing);
     w->outgoing.data = w;
-    mailbox_init(&w->box, wake, w);
+    mailbox_init(&w->box, main_wake, w);
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = device->budget;
     process_host_name(hello.hello.host, sizeof hello.hello.host);
@@ -457,21 +458,21 @@ static int run(const struct place *place, const struct compute_options *options,
     if (rc)
         return rc;
     if (place->other)
-        process_end_if_aborted(start_pool, w);
+        process_end_if_aborted(main_start_pool, w);
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
     pthread_setname_np(thread, "compute"); /* for top -H and debuggers */
-    rc = attach(w, place, &hello, err);
+    rc = main_attach(w, place, &hello, err);
     if (rc)
         return rc;
     session_share_progress(w->session, &w->box.progress);
-    watch_signals(w);
-    uv_run(&w->loop, UV_RUN_DEFAULT); /* unless the daemon is lost, on_closed ends the process */
+    main_watch_signals(w);
+    uv_run(&w->loop, UV_RUN_DEFAULT); /* unless the daemon is lost, main_on_closed ends the process */
     return seek_successor(w, err);
 }
 
-static int measure(const char *path, const struct device_claim *device, struct error *err)
+static int main_measure(const char *path, const struct device_claim *device, struct error *err)
 {
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct profile profile;
@@ -485,7 +486,7 @@ static int measure(const char *path, const struct device_claim *device, struct e
 }
 
 /* Does what was requested, on the requested device. */
-static int work(const struct device_arguments *arguments, char **argv, struct error *err)
+static int main_work(const struct device_arguments *arguments, char **argv, struct error *err)
 {
     const char *lost = getenv(successor_of);
     const bool seeks = lost && *lost && !arguments->is_private && !arguments->profile &&
@@ -502,7 +503,7 @@ static int work(const struct device_arguments *arguments, char **argv, struct er
     int rc = device_claim_find(&compute.device, &arguments->device, err);
 
     if (!rc && arguments->profile)
-        return measure(arguments->profile, &compute.device, err);
+        return main_measure(arguments->profile, &compute.device, err);
     if (!rc)
         rc = device_claim_budget(&compute.device, arguments->budget, (uint32_t)arguments->n_sharers, err);
     if (!rc && arguments->key) {
@@ -515,14 +516,14 @@ static int work(const struct device_arguments *arguments, char **argv, struct er
     if (!rc)
         near_bind(compute.device.facts.bus);
     if (!rc)
-        rc = run(&place, &compute, seeks, argv, err);
+        rc = main_run(&place, &compute, seeks, argv, err);
     key_free(key);
     return rc;
 }
 
 /* A private worker ends with its daemon, which may save for some time after the process that started both has ended.
  * One that makes a profile has no daemon. */
-static bool follow(const struct device_arguments *arguments)
+static bool main_follow(const struct device_arguments *arguments)
 {
     return arguments->profile      ? process_follow_parent(arguments->parent)
            : arguments->parent > 0 ? process_is_child_of(arguments->parent)
@@ -530,7 +531,7 @@ static bool follow(const struct device_arguments *arguments)
 }
 
 /* Apart from main, whose frame must be small: process_check_stack. */
-static __attribute__((noinline)) int serve(int argc, char **argv)
+static __attribute__((noinline)) int device_main_serve(int argc, char **argv)
 {
     struct device_arguments arguments;
     struct error err = {""};
@@ -554,11 +555,11 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a trace that grows too large ends, but not the worker */
-    if (arguments.is_private && !follow(&arguments)) {
+    if (arguments.is_private && !main_follow(&arguments)) {
         log_error("whoever started this worker is gone");
         return 1;
     }
-    const int rc = work(&arguments, argv, &err);
+    const int rc = main_work(&arguments, argv, &err);
     if (rc == 0)
         return 0;
     log_error("%s", err.text);
@@ -568,5 +569,5 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
 int main(int argc, char **argv)
 {
     process_hold_signals();
-    return process_check_stack("eps-worker") ? serve(argc, argv) : 1;
+    return process_check_stack("eps-worker") ? device_main_serve(argc, argv) : 1;
 }

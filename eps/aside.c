@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned count(const struct daemon *d)
+static unsigned aside_count(const struct daemon *d)
 {
     unsigned n = 0;
 
@@ -18,7 +18,7 @@ static unsigned count(const struct daemon *d)
 /* A job and a thread for the daemon to go on with. */
 static int take_new(struct job **job, struct updater **updater, struct daemon *d)
 {
-    int rc = count(d) < ASIDE_MOST ? 0 : -EAGAIN;
+    int rc = aside_count(d) < ASIDE_MOST ? 0 : -EAGAIN;
 
     *job = rc ? NULL : calloc(1, sizeof **job);
     if (!rc && !*job)
@@ -78,7 +78,7 @@ bool aside_put(struct daemon *d)
     return true;
 }
 
-static void drop(struct daemon *d, struct aside **at)
+static void aside_drop(struct daemon *d, struct aside **at)
 {
     struct aside *aside = *at;
 
@@ -101,7 +101,7 @@ bool aside_go_on(struct daemon *d)
         if (!updater_take(aside->updater, &work))
             continue;
         if (aside->unloading) {
-            drop(d, at);
+            aside_drop(d, at);
             return true;
         }
         aside->unloading = true;

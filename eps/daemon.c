@@ -26,7 +26,7 @@ static void on_wake(uv_async_t *async)
     drain_events(async->data);
 }
 
-static void on_tick(uv_timer_t *timer)
+static void daemon_on_tick(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
 
@@ -54,7 +54,7 @@ static const char *name_signal(int number)
 
 /* Slurm and systemd may send SIGTERM to all processes of a job, eps up and its daemon among them. eps up then passes
  * its own on as SIGUSR1, which is counted apart: it is no second request. */
-static void on_signal(uv_signal_t *handle, int number)
+static void daemon_on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
     bool *const asked = number == SIGUSR1 ? &d->told_by_up : &d->signalled;
@@ -90,22 +90,22 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
     return rc;
 }
 
-static void watch_signals(struct daemon *d)
+static void daemon_watch_signals(struct daemon *d)
 {
     uv_signal_init(d->peers.loop, &d->sigterm);
     uv_signal_init(d->peers.loop, &d->sigint);
     uv_signal_init(d->peers.loop, &d->sighup);
     uv_signal_init(d->peers.loop, &d->sigusr1);
     d->sigterm.data = d->sigint.data = d->sighup.data = d->sigusr1.data = d;
-    uv_signal_start(&d->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&d->sigint, on_signal, SIGINT);
-    uv_signal_start(&d->sigusr1, on_signal, SIGUSR1);
+    uv_signal_start(&d->sigterm, daemon_on_signal, SIGTERM);
+    uv_signal_start(&d->sigint, daemon_on_signal, SIGINT);
+    uv_signal_start(&d->sigusr1, daemon_on_signal, SIGUSR1);
     if (!d->peers.is_private || !process_ignores(SIGHUP))
-        uv_signal_start(&d->sighup, on_signal, SIGHUP);
+        uv_signal_start(&d->sighup, daemon_on_signal, SIGHUP);
     process_take_signals();
 }
 
-static void do_nothing(uv_work_t *work)
+static void daemon_do_nothing(uv_work_t *work)
 {
     (void)work;
 }
@@ -124,11 +124,11 @@ static unsigned pool_size(void)
     return n < 1 ? 1 : n > 1024 ? 1024 : (unsigned)n;
 }
 
-static void start_pool(void *daemon)
+static void daemon_start_pool(void *daemon)
 {
     struct daemon *d = daemon;
 
-    uv_queue_work(d->peers.loop, &d->first_work, do_nothing, on_nothing);
+    uv_queue_work(d->peers.loop, &d->first_work, daemon_do_nothing, on_nothing);
 }
 
 /* Makes every thread of the process before the daemon promises anything to anybody: the optimizer's thread and its
@@ -142,12 +142,12 @@ static int start_threads(struct daemon *d, struct error *err)
         rc = session_hold_thread(&d->messages_held, err);
     if (rc)
         return rc;
-    process_end_if_aborted(start_pool, d);
+    process_end_if_aborted(daemon_start_pool, d);
     rc = updater_start(&d->peers.updater, &d->job->store, d->observer.n_threads, daemon_wake, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
-static void start_clocks(struct daemon *d, const struct daemon_options *options)
+static void daemon_start_clocks(struct daemon *d, const struct daemon_options *options)
 {
     uv_loop_t *loop = d->peers.loop;
 
@@ -155,7 +155,7 @@ static void start_clocks(struct daemon *d, const struct daemon_options *options)
     uv_timer_init(loop, &d->judge);
     uv_timer_init(loop, &d->tick);
     d->peers.wake.data = d->judge.data = d->tick.data = d;
-    uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
+    uv_timer_start(&d->tick, daemon_on_tick, TICK_MS, TICK_MS);
     d->watch.most_quiet = options->most_quiet ? options->most_quiet : MOST_QUIET;
     d->most_away = options->most_away ? options->most_away : MOST_AWAY;
     d->watch.most_late = options->most_late ? options->most_late : MOST_LATE;
@@ -177,7 +177,7 @@ static int join_parts(struct daemon *d)
     return 0;
 }
 
-static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
+static int daemon_start(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
 {
     int rc;
 
@@ -195,8 +195,8 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
         rc = listen_at(d, options, err);
     if (rc)
         return rc;
-    start_clocks(d, options);
-    watch_signals(d);
+    daemon_start_clocks(d, options);
+    daemon_watch_signals(d);
     if (options->sharded)
         rc = sharded_start(&d->sharded, options->sharded, &d->steps, err);
     if (rc)
@@ -224,7 +224,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         free(d);
         return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
     }
-    rc = start(d, &loop, options, err);
+    rc = daemon_start(d, &loop, options, err);
     if (!rc) {
         log_line("listening at %s, pid %d", options->directory, (int)getpid());
         notify_ready(d->notify, options->directory);

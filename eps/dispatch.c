@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-static struct peer *find_peer(struct session *s)
+static struct peer *dispatch_find_peer(struct session *s)
 {
     struct daemon *d = session_data(s);
     struct peer *peer = d->peers.first;
@@ -34,7 +34,7 @@ static void leave_cores(struct daemon *d, const struct peer *worker)
     updater_set_threads(d->peers.updater, d->observer.n_threads);
 }
 
-static void on_open(struct session *s, const struct message *hello)
+static void dispatch_on_open(struct session *s, const struct message *hello)
 {
     struct daemon *d = session_data(s);
     struct peer *peer = d->stopping ? NULL : peer_add(&d->peers.first, s, hello);
@@ -204,7 +204,7 @@ static bool may_open_step(const struct daemon *d, const struct peer *peer)
     return steps_may_open(&d->steps);
 }
 
-static bool rests(const struct daemon *d)
+static bool dispatch_rests(const struct daemon *d)
 {
     return d->job->state == JOB_RESTING && d->job->aligned;
 }
@@ -212,19 +212,19 @@ static bool rests(const struct daemon *d)
 static bool may_map(const struct daemon *d, const struct peer *peer)
 {
     (void)peer;
-    return rests(d) && job_trains(d->job);
+    return dispatch_rests(d) && job_trains(d->job);
 }
 
 static bool may_evaluate(const struct daemon *d, const struct peer *peer)
 {
     (void)peer;
-    return rests(d) && job_goal(d->job)->purpose != PLAN_GENERATE;
+    return dispatch_rests(d) && job_goal(d->job)->purpose != PLAN_GENERATE;
 }
 
 static bool may_generate(const struct daemon *d, const struct peer *peer)
 {
     (void)peer;
-    return rests(d) && job_goal(d->job)->purpose == PLAN_GENERATE;
+    return dispatch_rests(d) && job_goal(d->job)->purpose == PLAN_GENERATE;
 }
 
 static bool is_assigning(const struct daemon *d, const struct peer *peer)
@@ -279,27 +279,27 @@ static void recent(const struct call *c)
     observe_recent(&c->d->observer, c->peer);
 }
 
-static void queued(const struct call *c)
+static void dispatch_queued(const struct call *c)
 {
     observe_queue(&c->d->observer, c->peer);
 }
 
-static void stop(const struct call *c)
+static void dispatch_stop(const struct call *c)
 {
     on_stop(c->d, c->peer, c->m->stop.job);
 }
 
-static void serve_files(const struct call *c)
+static void dispatch_serve_files(const struct call *c)
 {
     on_files(c->peer, c->m->files.trace);
 }
 
-static void leave(const struct call *c)
+static void dispatch_leave(const struct call *c)
 {
     membership_on_leaving(&c->d->steps, c->peer);
 }
 
-static void drain(const struct call *c)
+static void dispatch_drain(const struct call *c)
 {
     on_drain(c->d, c->peer, c->m);
 }
@@ -323,42 +323,42 @@ static void snapshot(const struct call *c)
         job_close_fds(c->fds, c->n_fds);
 }
 
-static void open_job(const struct call *c)
+static void dispatch_open_job(const struct call *c)
 {
     daemon_open_job(c->d, c->peer, c->m, c->fds, c->n_fds);
 }
 
-static void describe(const struct call *c)
+static void dispatch_describe(const struct call *c)
 {
     takeover_describe(c->d, c->peer, c->m->describe.job);
 }
 
-static void take(const struct call *c)
+static void dispatch_take(const struct call *c)
 {
     takeover_take(c->d, c->peer, c->m->take.job);
 }
 
-static void output_done(const struct call *c)
+static void dispatch_output_done(const struct call *c)
 {
     save_on_output_done(&c->d->saves, c->m);
 }
 
-static void open_step(const struct call *c)
+static void dispatch_open_step(const struct call *c)
 {
     steps_open(&c->d->steps, c->m);
 }
 
-static void map(const struct call *c)
+static void dispatch_map(const struct call *c)
 {
     on_map(c->peer, c->d->job, c->m->map.first);
 }
 
-static void evaluate(const struct call *c)
+static void dispatch_evaluate(const struct call *c)
 {
     evaluate_start(c->d->job, c->m);
 }
 
-static void generate(const struct call *c)
+static void dispatch_generate(const struct call *c)
 {
     evaluate_generate(c->d->job, c->m);
 }
@@ -373,7 +373,7 @@ static void ledger(const struct call *c)
     c->peer->ledger = c->m->ledger;
 }
 
-static void assigned(const struct call *c)
+static void dispatch_assigned(const struct call *c)
 {
     membership_on_assigned(&c->d->steps, c->peer, c->m);
 }
@@ -388,7 +388,7 @@ static void failed(const struct call *c)
     membership_on_failed(&c->d->steps, c->peer, c->m);
 }
 
-static void work(const struct call *c)
+static void dispatch_work(const struct call *c)
 {
     steps_on_worker(&c->d->steps, c->peer, c->m);
 }
@@ -404,40 +404,40 @@ static const struct request {
     bool of_job; /* of the present job's protocol: a step takes as many as it takes, so they cost nothing */
     bool fds;    /* descriptors that come with it are read */
 } requests[] = {
-    {MESSAGE_PULL, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_READ, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_LOSS, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_CONTRIBUTION, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_DIGEST, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_EVALUATED, .run = work, .fits = is_assigned, .of_job = true},
-    {MESSAGE_GENERATED, .run = work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_PULL, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_READ, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_LOSS, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_CONTRIBUTION, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_DIGEST, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_EVALUATED, .run = dispatch_work, .fits = is_assigned, .of_job = true},
+    {MESSAGE_GENERATED, .run = dispatch_work, .fits = is_assigned, .of_job = true},
     {MESSAGE_LEDGER, .run = ledger, .of_job = true},
-    {MESSAGE_ASSIGNED, .run = assigned, .fits = is_assigning, .of_job = true},
-    {MESSAGE_REFUSED, .run = assigned, .fits = is_assigning},
+    {MESSAGE_ASSIGNED, .run = dispatch_assigned, .fits = is_assigning, .of_job = true},
+    {MESSAGE_REFUSED, .run = dispatch_assigned, .fits = is_assigning},
     {MESSAGE_RELEASE, .run = released, .fits = is_releasing, .of_job = true},
     {MESSAGE_FAILED, .run = failed, .fits = is_assigned},
-    {MESSAGE_DRAIN, ROLE_WORKER, .run = leave},
-    {MESSAGE_DRAIN, .run = drain},
-    {MESSAGE_OPEN_STEP, .run = open_step, .fits = may_open_step, .of_job = true},
-    {MESSAGE_EVALUATE, .run = evaluate, .fits = may_evaluate, .of_job = true},
-    {MESSAGE_GENERATE, .run = generate, .fits = may_generate, .of_job = true},
-    {MESSAGE_OUTPUT_DONE, .run = output_done, .fits = is_any, .of_job = true},
-    {MESSAGE_MAP, .run = map, .fits = may_map},
+    {MESSAGE_DRAIN, ROLE_WORKER, .run = dispatch_leave},
+    {MESSAGE_DRAIN, .run = dispatch_drain},
+    {MESSAGE_OPEN_STEP, .run = dispatch_open_step, .fits = may_open_step, .of_job = true},
+    {MESSAGE_EVALUATE, .run = dispatch_evaluate, .fits = may_evaluate, .of_job = true},
+    {MESSAGE_GENERATE, .run = dispatch_generate, .fits = may_generate, .of_job = true},
+    {MESSAGE_OUTPUT_DONE, .run = dispatch_output_done, .fits = is_any, .of_job = true},
+    {MESSAGE_MAP, .run = dispatch_map, .fits = may_map},
     {MESSAGE_CLOSE, .run = close_job, .fits = is_any, .of_job = true},
     {MESSAGE_SAVE, ROLE_CLIENT, .run = save_for_client, .fits = may_save},
     {MESSAGE_SAVE, .run = save_for_viewer},
     {MESSAGE_SNAPSHOT, .run = snapshot, .fds = true},
-    {MESSAGE_JOB, .run = open_job, .fds = true},
-    {MESSAGE_DESCRIBE, .run = describe},
-    {MESSAGE_TAKE, .run = take},
-    {MESSAGE_STOP, .run = stop},
-    {MESSAGE_FILES, .run = serve_files},
+    {MESSAGE_JOB, .run = dispatch_open_job, .fds = true},
+    {MESSAGE_DESCRIBE, .run = dispatch_describe},
+    {MESSAGE_TAKE, .run = dispatch_take},
+    {MESSAGE_STOP, .run = dispatch_stop},
+    {MESSAGE_FILES, .run = dispatch_serve_files},
     {MESSAGE_STATUS, .run = status},
     {MESSAGE_MEMORY, .run = memory},
     {MESSAGE_UNITS, .run = units},
     {MESSAGE_WORKERS, .run = workers},
     {MESSAGE_RECENT, .run = recent},
-    {MESSAGE_QUEUE, .run = queued},
+    {MESSAGE_QUEUE, .run = dispatch_queued},
 };
 
 /* NULL: no peer of this role sends it. */
@@ -488,10 +488,10 @@ static unsigned cost_of(const struct daemon *d, const struct peer *peer, const s
 }
 
 /* Descriptors of a message with which none should come are closed unread. */
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+static void dispatch_on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = find_peer(s);
+    struct peer *peer = dispatch_find_peer(s);
     const struct request *request = find_request(peer, m->kind);
     const unsigned cost = cost_of(d, peer, request, m->kind);
 
@@ -526,10 +526,10 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         daemon_lose_client(d);
 }
 
-static void on_closed(struct session *s, const char *reason)
+static void dispatch_on_closed(struct session *s, const char *reason)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = find_peer(s);
+    struct peer *peer = dispatch_find_peer(s);
 
     if (!peer) /* it never opened */
         return;
@@ -543,4 +543,4 @@ static void on_closed(struct session *s, const char *reason)
     drain_events(d);
 }
 
-const struct session_events dispatch_events = {on_open, on_message, on_closed};
+const struct session_events dispatch_events = {dispatch_on_open, dispatch_on_message, dispatch_on_closed};

@@ -328,7 +328,7 @@ void daemon_open_job(struct daemon *d, struct peer *client, const struct message
 
 /* ---- the order of an iteration ---------------------------------------------------------------------------------- */
 
-static void on_event(struct daemon *d, const struct event *event)
+static void drain_on_event(struct daemon *d, const struct event *event)
 {
     switch (event->kind) {
     case EVENT_ANNOUNCED:
@@ -365,7 +365,7 @@ static void on_work(struct daemon *d, const struct updater_task *work)
 
 /* Moves an ending job as far towards its end as possible. True: the job has ended. Once nobody uses its memory, the
  * optimizer thread gives the memory back; then the rest is freed. */
-static bool end_job(struct daemon *d)
+static bool drain_end_job(struct daemon *d)
 {
     struct job *job = d->job;
     struct peer *client;
@@ -389,7 +389,7 @@ static bool end_job(struct daemon *d)
 }
 
 /* After a job: stops if that was requested while it ran, else begins the job that has waited longest. */
-static void go_on(struct daemon *d)
+static void drain_go_on(struct daemon *d)
 {
     struct queue_entry *entry;
 
@@ -402,7 +402,7 @@ static void go_on(struct daemon *d)
 }
 
 /* Closes the last handles, so that the loop ends, once nobody needs them. */
-static void end(struct daemon *d)
+static void drain_end(struct daemon *d)
 {
     const bool busy = d->job->state != JOB_NONE || updater_pending(d->peers.updater);
 
@@ -429,7 +429,7 @@ static void end(struct daemon *d)
  *      update that follows. Then this daemon stops if they do, or begins the job that host 0 has.
  *   7. A finished task of a thread whose job was set aside.
  *   8. A finished task of the optimizer thread. It comes last because it may end the job. */
-static bool take_next(struct daemon *d)
+static bool drain_take_next(struct daemon *d)
 {
     struct relay_event released;
     struct event event;
@@ -438,7 +438,7 @@ static bool take_next(struct daemon *d)
     if (damage_end(d->job))
         return true;
     else if (event_take(&d->peers, &event))
-        on_event(d, &event);
+        drain_on_event(d, &event);
     else if (save_take_released(&d->saves, &released))
         steps_feed_reader(&d->steps, &released);
     else if (steps_rewire(&d->steps) || steps_begin_ahead(&d->steps))
@@ -471,9 +471,9 @@ static bool come_to_rest(struct daemon *d)
     if (d->job->state == JOB_ENDING && !updater_pending(d->peers.updater))
         save_on_job_over(&d->saves);
     save_pump(&d->saves);
-    if (!end_job(d))
+    if (!drain_end_job(d))
         return false;
-    go_on(d);
+    drain_go_on(d);
     return true;
 }
 
@@ -483,9 +483,9 @@ static bool come_to_rest(struct daemon *d)
 void drain_events(struct daemon *d)
 {
     do {
-        while (take_next(d))
+        while (drain_take_next(d))
             ;
     } while (come_to_rest(d));
     queue_announce(&d->queue, d->job->state == JOB_ENDING);
-    end(d);
+    drain_end(d);
 }

@@ -101,7 +101,7 @@ static int parse_number(int *out, const char *text, int most)
 }
 
 /* False if the command line is misused; a sentence has been printed. */
-static bool parse(struct arguments *out, int argc, char **argv)
+static bool main_parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
         {"listen", required_argument, NULL, 'l'},
@@ -309,7 +309,7 @@ static int open_hosts(struct sharded_options *out, char *name, size_t n_bytes, c
 }
 
 /* Apart from main, whose frame must be small: process_check_stack. */
-static __attribute__((noinline)) int serve(int argc, char **argv)
+static __attribute__((noinline)) int eps_main_serve(int argc, char **argv)
 {
     struct daemon_options options = {0};
     struct arguments arguments;
@@ -326,7 +326,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
         log_error("%s", err.text);
         return 1;
     }
-    if (!parse(&arguments, argc, argv))
+    if (!main_parse(&arguments, argc, argv))
         return 2;
     if (arguments.answer) {
         fputs(arguments.answer, stdout);
@@ -382,5 +382,5 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
 int main(int argc, char **argv)
 {
     process_hold_signals();
-    return process_check_stack("epsd") ? serve(argc, argv) : 1;
+    return process_check_stack("epsd") ? eps_main_serve(argc, argv) : 1;
 }

@@ -90,7 +90,7 @@ bool takeover_can_save(const struct daemon *d)
 
 /* ---- a new client ------------------------------------------------------------------------------------------------ */
 
-static int check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
+static int takeover_check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
 {
     const struct job *job = d->job;
 
@@ -112,7 +112,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     const struct job *job = d->job;
     struct message m = {.kind = MESSAGE_DESCRIPTION};
     struct error err;
-    int rc = check(d, client, id, &err);
+    int rc = takeover_check(d, client, id, &err);
     const int side = rc ? -1 : segment_seal("side file", job->side_text, job->side_bytes, &err);
     const int fds[] = {job->data.fd, job->config.fd, side, job->output};
 
@@ -145,7 +145,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
     struct job *job = d->job;
     struct message m = {.kind = MESSAGE_TAKEN};
     struct error err;
-    int rc = check(d, client, id, &err);
+    int rc = takeover_check(d, client, id, &err);
 
     if (!rc && job->state == JOB_EVALUATING) /* its end would be reported to a client that did not ask for it */
         rc = error_set(&err, -EAGAIN, "the daemon finishes an evaluation");
@@ -241,7 +241,7 @@ void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id)
 }
 
 /* True if the model's version is that of the last step done, and stays so: no step is open that workers go on with. */
-static bool rests(const struct daemon *d)
+static bool takeover_rests(const struct daemon *d)
 {
     const struct job *job = d->job;
 
@@ -302,7 +302,7 @@ bool takeover_go_on(struct daemon *d)
                 job->detached ? "detached" : "left by its client", job->step);
         return true;
     }
-    if (job->output < 0 || d->saves.output_gone || !rests(d))
+    if (job->output < 0 || d->saves.output_gone || !takeover_rests(d))
         return false;
     if (save_stands(&d->saves)) {
         end_saved(d);

@@ -22,7 +22,7 @@ struct lines {
 };
 
 /* NULL: no memory; then nothing is reported. */
-static FILE *open_lines(struct lines *lines)
+static FILE *account_open_lines(struct lines *lines)
 {
     *lines = (struct lines){NULL, 0};
     return open_memstream(&lines->text, &lines->n);
@@ -88,7 +88,7 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     const bool whole = *o->task_note, drawn = whole && isnan(o->mask_fraction);
     char count[24];
     struct lines text;
-    FILE *out = open_lines(&text);
+    FILE *out = account_open_lines(&text);
 
     if (!out)
         return;
@@ -149,7 +149,7 @@ void account_disk(uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_byte
     const uint64_t all = n_most * checkpoint_bytes;
     char each[24], most[24], room[24];
     struct lines text;
-    FILE *out = open_lines(&text);
+    FILE *out = account_open_lines(&text);
 
     if (!out)
         return;
@@ -189,7 +189,7 @@ static void print_planned(FILE *out, const struct eps_memory *side)
 }
 
 /* like: " like h.0" if the model has others. */
-static void print_kept(FILE *out, const struct eps_blocks *blocks, const char *like)
+static void account_print_kept(FILE *out, const struct eps_blocks *blocks, const char *like)
 {
     const bool all = strcmp(blocks->kept.names, "all") == 0, rest = strcmp(blocks->kept_below.names, "nothing") == 0;
 
@@ -209,14 +209,14 @@ static void print_blocks(FILE *out, const struct eps_choice *choice)
         if (choice->n_blocks > 1)
             snprintf(like, sizeof like, " like %s", choice->blocks[i].lowest);
         fprintf(out, "%s", i ? "; " : "");
-        print_kept(out, &choice->blocks[i], like);
+        account_print_kept(out, &choice->blocks[i], like);
     }
 }
 
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device)
 {
     struct lines text;
-    FILE *out = device->planned > 0 ? open_lines(&text) : NULL;
+    FILE *out = device->planned > 0 ? account_open_lines(&text) : NULL;
 
     if (!out)
         return;
@@ -344,7 +344,7 @@ void account_end(const struct account *a)
     const uint64_t like = text_unit(a->device_peak, a->device_budget);
     char peak[24], budget[24], host[24];
     struct lines text;
-    FILE *out = open_lines(&text);
+    FILE *out = account_open_lines(&text);
 
     if (!out)
         return;

@@ -57,7 +57,8 @@ int arguments_fail(const struct command *command, int rc, const char *sentence)
     return rc == -EDOM ? MISUSE : 1;
 }
 
-static int __attribute__((format(printf, 2, 3))) misuse(const struct command *command, const char *format, ...)
+static int __attribute__((format(printf, 2, 3)))
+arguments_misuse(const struct command *command, const char *format, ...)
 {
     char sentence[600];
     va_list args;
@@ -134,10 +135,10 @@ static int parse_whole(const struct command *command, const struct argument *a, 
     if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
         return -1;
     if (most == UINT64_MAX)
-        return misuse(command, "%s '%.80s': a whole number of at least %" PRIu64 " is needed%s", a->name, text, least,
-                      a->kind == ARGUMENT_AUTO ? ", or auto" : "");
-    return misuse(command, "%s '%.80s': a whole number from %" PRIu64 " to %" PRIu64 "%s is needed", a->name, text,
-                  least, most, a->kind == ARGUMENT_AUTO ? ", or auto," : "");
+        return arguments_misuse(command, "%s '%.80s': a whole number of at least %" PRIu64 " is needed%s", a->name,
+                                text, least, a->kind == ARGUMENT_AUTO ? ", or auto" : "");
+    return arguments_misuse(command, "%s '%.80s': a whole number from %" PRIu64 " to %" PRIu64 "%s is needed", a->name,
+                            text, least, most, a->kind == ARGUMENT_AUTO ? ", or auto," : "");
 }
 
 static int parse_count(const struct command *command, const struct argument *a, const char *text, uint32_t most)
@@ -172,7 +173,8 @@ static int parse_pair(const struct command *command, const struct argument *a, c
 
     if (parse_real(text, &end, &out[0]) && *end == ',' && parse_real(end + 1, &end, &out[1]) && !*end)
         return -1;
-    return misuse(command, "%s '%.80s': two numbers with a comma between are needed, as in 0.9,0.999", a->name, text);
+    return arguments_misuse(command, "%s '%.80s': two numbers with a comma between are needed, as in 0.9,0.999",
+                            a->name, text);
 }
 
 static int parse_period(const struct command *command, const struct argument *a, const char *text)
@@ -182,7 +184,8 @@ static int parse_period(const struct command *command, const struct argument *a,
 
     if (parse_real(text, &end, out) && !*end && *out >= 0.1 && *out <= 86400)
         return -1;
-    return misuse(command, "%s '%.80s': seconds from 0.1 to 86400 are needed, or nothing, for 1", a->name, text);
+    return arguments_misuse(command, "%s '%.80s': seconds from 0.1 to 86400 are needed, or nothing, for 1", a->name,
+                            text);
 }
 
 static int parse_choice(const struct command *command, const struct argument *a, const char *text)
@@ -197,7 +200,7 @@ static int parse_choice(const struct command *command, const struct argument *a,
             return -1;
         }
         if (!word[length])
-            return misuse(command, "%s '%.80s': %s is needed", a->name, text, a->value);
+            return arguments_misuse(command, "%s '%.80s': %s is needed", a->name, text, a->value);
         word += length + 1;
     }
 }
@@ -214,13 +217,13 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_MAYBE:
     case ARGUMENT_POSITIONAL:
         *(const char **)a->target = text;
-        return *text ? -1 : misuse(command, "%s is empty", a->name);
+        return *text ? -1 : arguments_misuse(command, "%s is empty", a->name);
     case ARGUMENT_TEXTS:
     case ARGUMENT_WORDS:
     case ARGUMENT_EACH: {
         struct argument_texts *texts = a->target;
         texts->items[texts->n++] = text;
-        return *text ? -1 : misuse(command, "%s is empty", a->name);
+        return *text ? -1 : arguments_misuse(command, "%s is empty", a->name);
     }
     case ARGUMENT_COUNT:
         return parse_count(command, a, text, UINT32_MAX);
@@ -240,13 +243,13 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_REAL:
         if (parse_real(text, &end, a->target) && !*end)
             return -1;
-        return misuse(command, "%s '%.80s': a number is needed", a->name, text);
+        return arguments_misuse(command, "%s '%.80s': a number is needed", a->name, text);
     case ARGUMENT_PAIR:
         return parse_pair(command, a, text);
     case ARGUMENT_BYTES:
         if (eps_parse_bytes(a->target, a->name, text, &error) == 0)
             return -1;
-        return misuse(command, "%s", error.text);
+        return arguments_misuse(command, "%s", error.text);
     case ARGUMENT_PERIOD:
         return parse_period(command, a, text);
     case ARGUMENT_CHOICE:
@@ -255,11 +258,11 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_HEADING:
         break;
     }
-    return misuse(command, "%s takes no value", a->name);
+    return arguments_misuse(command, "%s takes no value", a->name);
 }
 
 /* Finds the argument named by `word`, which ends at '=' if there is one. */
-static const struct argument *find(const struct command *command, const char *word)
+static const struct argument *arguments_find(const struct command *command, const char *word)
 {
     const size_t n = strcspn(word, "=");
 
@@ -272,12 +275,12 @@ static const struct argument *find(const struct command *command, const char *wo
 }
 
 /* Makes room for n more words. */
-static int reserve(const struct command *command, struct argument_texts *texts, size_t n)
+static int arguments_reserve(const struct command *command, struct argument_texts *texts, size_t n)
 {
     const char **items = realloc(texts->items, (texts->n + n) * sizeof *items);
 
     if (!items)
-        return misuse(command, "out of memory");
+        return arguments_misuse(command, "out of memory");
     texts->items = items;
     return -1;
 }
@@ -291,7 +294,7 @@ static int parse_option(const struct command *command, const struct argument *a,
     ++*at;
     if (a->kind == ARGUMENT_FLAG) {
         *(bool *)a->target = true;
-        return equals ? misuse(command, "%s takes no value", a->name) : -1;
+        return equals ? arguments_misuse(command, "%s takes no value", a->name) : -1;
     }
     if (a->kind == ARGUMENT_PERIOD && !equals && (*at == argc || !is_number(argv[*at]))) {
         *(double *)a->target = 1;
@@ -302,12 +305,12 @@ static int parse_option(const struct command *command, const struct argument *a,
         return -1;
     }
     if ((a->kind == ARGUMENT_TEXTS || a->kind == ARGUMENT_EACH) &&
-        (status = reserve(command, a->target, (size_t)argc)) >= 0)
+        (status = arguments_reserve(command, a->target, (size_t)argc)) >= 0)
         return status;
     if (equals)
         return parse_value(command, a, equals + 1);
     if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
-        return misuse(command, "%s needs a value: %s %s", a->name, a->name, a->value);
+        return arguments_misuse(command, "%s needs a value: %s %s", a->name, a->name, a->value);
     do {
         status = parse_value(command, a, argv[(*at)++]);
     } while (status < 0 && a->kind == ARGUMENT_TEXTS && *at < argc && strncmp(argv[*at], "--", 2) != 0);
@@ -318,7 +321,7 @@ static int parse_word(const struct command *command, const char *word, size_t *n
 {
     for (; *next < command->n_arguments; ++*next) {
         const struct argument *a = &command->arguments[*next];
-        const int status = a->kind == ARGUMENT_WORDS ? reserve(command, a->target, 1) : -1;
+        const int status = a->kind == ARGUMENT_WORDS ? arguments_reserve(command, a->target, 1) : -1;
         if (a->kind == ARGUMENT_WORDS)
             return status < 0 ? parse_value(command, a, word) : status;
         if (a->kind == ARGUMENT_POSITIONAL) {
@@ -326,7 +329,7 @@ static int parse_word(const struct command *command, const char *word, size_t *n
             return parse_value(command, a, word);
         }
     }
-    return misuse(command, "'%.80s' is not expected: see %s --help", word, command->name);
+    return arguments_misuse(command, "'%.80s' is not expected: see %s --help", word, command->name);
 }
 
 static int unknown(const struct command *command, const char *option)
@@ -343,7 +346,7 @@ int arguments_parse(const struct command *command, int argc, char **argv)
     int status = -1;
 
     for (int at = 1; at < argc && status < 0;) {
-        const struct argument *a = find(command, argv[at]);
+        const struct argument *a = arguments_find(command, argv[at]);
         if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
             print_help(command);
             return 0;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void print_row(const char *name, double value, const char *unit, const char *meaning)
+static void bench_print_row(const char *name, double value, const char *unit, const char *meaning)
 {
     printf("%-22s %8.1f %-14s  %s\n", name, value, unit, meaning);
 }
@@ -99,14 +99,14 @@ static void print_profile(const struct eps_profile *p, bool found)
     print_convolutions(p);
     print_attention(p);
     print_shapes(p);
-    print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
-    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "activations");
-    print_row("  in norms", p->norm_bytes_per_s[0] / 1e9, "GB/s", "forward");
-    print_row("", p->norm_bytes_per_s[1] / 1e9, "GB/s", "backward");
-    print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
+    bench_print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
+    bench_print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "activations");
+    bench_print_row("  in norms", p->norm_bytes_per_s[0] / 1e9, "GB/s", "forward");
+    bench_print_row("", p->norm_bytes_per_s[1] / 1e9, "GB/s", "backward");
+    bench_print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
     if (p->call_s > 0)
-        print_row("launch", p->call_s * 1e9, "ns", "of each operation on the device");
-    print_row("message", p->message_s * 1e6, "us", "between worker and daemon, each way");
+        bench_print_row("launch", p->call_s * 1e9, "ns", "of each operation on the device");
+    bench_print_row("message", p->message_s * 1e6, "us", "between worker and daemon, each way");
     printf("\nwritten to %s%s\n", p->path, found ? ": eps plan and eps train predict times by it" : "");
 }
 

@@ -35,7 +35,7 @@ static void on_text(void *user, const char *text, size_t n)
 }
 
 /* One Ctrl-C ends the answer; a second one, another signal, or one before the conversation began ends all. */
-static int should_stop(void *user)
+static int chat_should_stop(void *user)
 {
     struct chat *chat = user;
     const int level = stopping_observer(&chat->stopping);
@@ -43,7 +43,7 @@ static int should_stop(void *user)
     return chat->printed.error || (level > 0 && (!chat->began || chat->stopping.first != SIGINT)) ? 2 : level;
 }
 
-static void on_note(void *user, const char *sentence)
+static void chat_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
 
@@ -53,7 +53,7 @@ static void on_note(void *user, const char *sentence)
 
 /* Reads a line without its newline. Length, or -1: there is none (rc 0: the input ended; -EINTR; -errno). Signals are
  * blocked, so poll waits for them. stdin is not buffered, so poll knows of all that is left. */
-static ssize_t read_line(struct chat *chat, int *rc)
+static ssize_t chat_read_line(struct chat *chat, int *rc)
 {
     struct pollfd polled[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = chat->signals, .events = POLLIN}};
 
@@ -72,7 +72,7 @@ static ssize_t read_line(struct chat *chat, int *rc)
     return n > 0 && chat->line[n - 1] == '\n' ? n - 1 : n;
 }
 
-static void ask(const struct chat *chat, const char *prompt)
+static void tools_chat_ask(const struct chat *chat, const char *prompt)
 {
     if (chat->asks)
         fputs(prompt, stdout);
@@ -89,8 +89,8 @@ static int read_message(struct chat *chat)
 
     chat->message.n = 0;
     for (;;) {
-        ask(chat, block ? "... " : "> ");
-        const ssize_t n = read_line(chat, &rc);
+        tools_chat_ask(chat, block ? "... " : "> ");
+        const ssize_t n = chat_read_line(chat, &rc);
         const bool marked = n == 3 && memcmp(chat->line, mark, 3) == 0;
         if (n < 0)
             return rc ? rc : n_lines > 0;
@@ -108,7 +108,7 @@ static int read_message(struct chat *chat)
     }
 }
 
-static void tell(const struct eps_answer *answer)
+static void chat_tell(const struct eps_answer *answer)
 {
     if (answer->n_dropped > 0)
         fprintf(stderr, "eps chat: the context is full: the %" PRIu32 " oldest messages were dropped\n",
@@ -134,7 +134,7 @@ static int converse(struct chat *chat, struct eps_chat *session, const struct co
         else if (rc)
             return rc;
         else
-            tell(&answer);
+            chat_tell(&answer);
         if (chat->printed.error || chat->stopping.level > 1 ||
             (chat->stopping.level > 0 && chat->stopping.first != SIGINT))
             break;
@@ -145,7 +145,7 @@ static int converse(struct chat *chat, struct eps_chat *session, const struct co
     return rc;
 }
 
-static int end(struct chat *chat, const struct command *command, int rc, const struct eps_error *error)
+static int chat_end(struct chat *chat, const struct command *command, int rc, const struct eps_error *error)
 {
     if (chat->asks && chat->began)
         putchar('\n'); /* after the last prompt */
@@ -157,9 +157,9 @@ static int end(struct chat *chat, const struct command *command, int rc, const s
     return rc ? arguments_fail(command, rc, error->text) : 0;
 }
 
-static int run(struct chat *chat, const struct command *command)
+static int chat_run(struct chat *chat, const struct command *command)
 {
-    static const struct eps_chat_events events = {on_text, should_stop, on_note};
+    static const struct eps_chat_events events = {on_text, chat_should_stop, chat_on_note};
     struct eps_chat *session = NULL;
     struct eps_error error;
 
@@ -172,7 +172,7 @@ static int run(struct chat *chat, const struct command *command)
     chat->began = !rc;
     if (!rc)
         rc = converse(chat, session, command, &error);
-    const int status = end(chat, command, rc, &error);
+    const int status = chat_end(chat, command, rc, &error);
     eps_chat_close(session);
     if (chat->signals >= 0)
         close(chat->signals);
@@ -194,7 +194,7 @@ int command_chat(int argc, char **argv)
     int status = table_options_parse(&options, &command, argc, argv);
 
     if (status < 0)
-        status = run(&chat, &command);
+        status = chat_run(&chat, &command);
     table_options_free(&options);
     free(chat.line);
     free(chat.message.bytes);

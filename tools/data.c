@@ -24,7 +24,7 @@ static const char *const fates[] = {
     [EPS_KEPT] = "kept", [EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
 static const unsigned percents[EPS_DATA_QUANTILES] = {50, 90, 95, 99};
 
-static int should_stop(void *user)
+static int data_should_stop(void *user)
 {
     struct data *d = user;
     return stopping_observer(&d->stopping);
@@ -42,7 +42,7 @@ static uint64_t count_trained(const struct eps_data_token *tokens, size_t n)
 }
 
 /* True if the bytes before are whole characters, so that a border may follow. */
-static bool is_whole(const struct text *text)
+static bool data_is_whole(const struct text *text)
 {
     size_t at = text->n, n_more = 0;
 
@@ -87,7 +87,7 @@ static void print_tokens(struct data *d, const struct eps_data_token *tokens, si
         const struct eps_data_token *token = &tokens[i];
         char id[24];
         const bool now = token->trained && i < n_seen;
-        if (i > 0 && is_whole(&d->text))
+        if (i > 0 && data_is_whole(&d->text))
             flush_text(d);
         if (trained && !now)
             printf("]]%s", plain);
@@ -129,7 +129,7 @@ static void print_documents(struct data *d, const struct eps_data_row *row)
     }
 }
 
-static void print_row(struct data *d, const struct eps_data_row *row)
+static void data_print_row(struct data *d, const struct eps_data_row *row)
 {
     printf("%srow %" PRIu64 "%s", terminal_style(stdout, TERMINAL_BOLD), row->number,
            terminal_style(stdout, TERMINAL_PLAIN));
@@ -163,7 +163,7 @@ static json_t *documents_json(const struct eps_data_row *row)
     return list;
 }
 
-static json_t *row_json(const struct eps_data_row *row)
+static json_t *data_row_json(const struct eps_data_row *row)
 {
     json_t *ids = json_array(), *texts = json_array(), *trained = json_array();
 
@@ -187,12 +187,12 @@ static void on_row(void *user, const struct eps_data_row *row)
     struct data *d = user;
 
     if (d->rows)
-        json_array_append_new(d->rows, row_json(row));
+        json_array_append_new(d->rows, data_row_json(row));
     else
-        print_row(d, row);
+        data_print_row(d, row);
 }
 
-static void on_class(void *user, const char *name, uint64_t n, uint64_t n_held_out)
+static void data_on_class(void *user, const char *name, uint64_t n, uint64_t n_held_out)
 {
     struct data *d = user;
 
@@ -200,7 +200,7 @@ static void on_class(void *user, const char *name, uint64_t n, uint64_t n_held_o
                                                 "held_out", (json_int_t)n_held_out));
 }
 
-static void on_note(void *user, const char *sentence)
+static void data_on_note(void *user, const char *sentence)
 {
     struct data *d = user;
 
@@ -321,9 +321,9 @@ int command_data(int argc, char **argv)
         "Then counts: rows, tokens, what --seq cuts, lengths; and what of the files is not read: keys, files.",
         options.arguments, options.n};
     static const struct eps_data_events events = {.on_row = on_row,
-                                                  .on_class = on_class,
-                                                  .should_stop = should_stop,
-                                                  .on_note = on_note};
+                                                  .on_class = data_on_class,
+                                                  .should_stop = data_should_stop,
+                                                  .on_note = data_on_note};
     struct data d = {.rows = NULL};
     struct eps_data_counts counts;
     struct eps_error error;

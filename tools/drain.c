@@ -30,7 +30,7 @@ struct presence {
     bool there;
 };
 
-static void on_worker(void *user, const struct eps_worker *worker)
+static void drain_on_worker(void *user, const struct eps_worker *worker)
 {
     struct presence *presence = user;
 
@@ -38,21 +38,22 @@ static void on_worker(void *user, const struct eps_worker *worker)
 }
 
 /* The worker has left, too, if its daemon has ended meanwhile. */
-static int wait_for_end(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
+static int drain_wait_for_end(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
 {
     struct presence presence = {.worker = worker, .there = true};
     int rc = 0;
 
     while (!rc && presence.there) {
         presence.there = false;
-        rc = eps_observer_workers(observer, on_worker, &presence, error);
+        rc = eps_observer_workers(observer, drain_on_worker, &presence, error);
         if (!rc && presence.there)
             rc = eps_observer_wait(observer, AGAIN_MS, error);
     }
     return rc == -EIO ? 0 : rc;
 }
 
-static int drain(const char *address, uint32_t worker, bool json, struct stopping *stopping, struct eps_error *error)
+static int drain_drain(const char *address, uint32_t worker, bool json, struct stopping *stopping,
+                       struct eps_error *error)
 {
     struct eps_observer *observer;
     int rc = eps_observer_open(&observer, address, stopping_should_stop, stopping, error);
@@ -60,7 +61,7 @@ static int drain(const char *address, uint32_t worker, bool json, struct stoppin
     if (!rc)
         rc = eps_observer_drain(observer, worker, error);
     if (!rc)
-        rc = wait_for_end(observer, worker, error);
+        rc = drain_wait_for_end(observer, worker, error);
     if (!rc && json)
         answer_print(json_pack("{s:o, s:I}", "address", text_json(eps_observer_address(observer)), "drained",
                                (json_int_t)worker));
@@ -96,6 +97,6 @@ int command_drain(int argc, char **argv)
     stopping_init(&stopping);
     int rc = parse_worker(&worker, text, &error);
     if (!rc)
-        rc = drain(address, worker, json, &stopping, &error);
+        rc = drain_drain(address, worker, json, &stopping, &error);
     return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }

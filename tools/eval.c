@@ -49,19 +49,19 @@ struct eval {
     json_t *classes; /* of images: {"name", "rows", "accuracy"} each */
 };
 
-static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+static void eval_on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
 {
     struct eval *e = user;
     progress_evaluating(&e->progress, n_tokens, n_all);
 }
 
-static int should_stop(void *user)
+static int eval_should_stop(void *user)
 {
     struct eval *e = user;
     return stopping_observer(&e->stopping);
 }
 
-static void on_note(void *user, const char *sentence)
+static void eval_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
     struct eval *e = user;
@@ -70,14 +70,14 @@ static void on_note(void *user, const char *sentence)
     fprintf(stderr, "eps eval: %s\n", arguments_options(text, sentence));
 }
 
-static void on_start(void *user, const struct eps_eval_options *options)
+static void eval_on_start(void *user, const struct eps_eval_options *options)
 {
     struct eval *e = user;
     e->masked = !isnan(options->mask_fraction);
     e->task = options->task;
 }
 
-static void on_scored(void *user, const struct eps_score *scores, size_t n)
+static void eval_on_scored(void *user, const struct eps_score *scores, size_t n)
 {
     struct eval *e = user;
 
@@ -98,7 +98,7 @@ static void open_predictions(struct eval *e)
         close(fd);
 }
 
-static void on_class(void *user, const char *name, uint64_t n_rows, uint64_t n_right)
+static void eval_on_class(void *user, const char *name, uint64_t n_rows, uint64_t n_right)
 {
     struct eval *e = user;
     json_t *accuracy = n_rows ? json_real((double)n_right / (double)n_rows) : json_null();
@@ -247,16 +247,16 @@ static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool 
         json_decref(object);
 }
 
-static int run(const struct command *command, const struct eps_eval_options *options, bool json)
+static int eval_run(const struct command *command, const struct eps_eval_options *options, bool json)
 {
     const char *predictions = options->predictions;
-    const struct eps_eval_events events = {.on_evaluating = on_evaluating,
-                                           .should_stop = should_stop,
-                                           .on_note = on_note,
-                                           .on_start = on_start,
-                                           .on_scored = on_scored,
+    const struct eps_eval_events events = {.on_evaluating = eval_on_evaluating,
+                                           .should_stop = eval_should_stop,
+                                           .on_note = eval_on_note,
+                                           .on_start = eval_on_start,
+                                           .on_scored = eval_on_scored,
                                            .on_prediction = predictions && !options->bleu ? on_prediction : NULL,
-                                           .on_class = on_class,
+                                           .on_class = eval_on_class,
                                            .on_hypothesis = predictions && options->bleu ? on_hypothesis : NULL,
                                            .on_bleu = on_bleu};
     struct eps_error error;
@@ -318,7 +318,7 @@ int command_eval(int argc, char **argv)
     int status = table_options_parse(&options, &command, argc, argv);
 
     if (status < 0)
-        status = run(&command, &asked, json);
+        status = eval_run(&command, &asked, json);
     table_options_free(&options);
     return status;
 }

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-static void on_note(void *user, const char *sentence)
+static void export_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
 
@@ -33,7 +33,7 @@ int command_export(int argc, char **argv)
     table_options_free(&arguments);
     if (status >= 0)
         return status;
-    options.on_note = on_note;
+    options.on_note = export_on_note;
     int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);

@@ -44,7 +44,7 @@ static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
 
 static const struct eps_prompt no_prompt;
 
-static const struct eps_prompt *prompt_of(const struct generate *g)
+static const struct eps_prompt *generate_prompt_of(const struct generate *g)
 {
     return g->options.n_prompts > 0 ? &g->prompts[g->prompt] : &no_prompt;
 }
@@ -61,7 +61,7 @@ static void on_targets(void *user)
 }
 
 /* A line of three hyphens stands between two texts. */
-static void on_begin(void *user, size_t prompt, uint32_t sample)
+static void generate_on_begin(void *user, size_t prompt, uint32_t sample)
 {
     struct generate *g = user;
 
@@ -73,10 +73,10 @@ static void on_begin(void *user, size_t prompt, uint32_t sample)
     json_array_clear(g->new_ids);
 }
 
-static void on_token(void *user, uint32_t id, const char *text, size_t n)
+static void generate_on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct generate *g = user;
-    const struct eps_prompt *prompt = g->targets ? &no_prompt : prompt_of(g);
+    const struct eps_prompt *prompt = g->targets ? &no_prompt : generate_prompt_of(g);
 
     if (g->json) {
         json_array_append_new(g->new_ids, json_integer(id));
@@ -97,13 +97,13 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
     printed_flush(&g->printed);
 }
 
-static int should_stop(void *user)
+static int generate_should_stop(void *user)
 {
     struct generate *g = user;
     return g->printed.error || stopping_observer(&g->stopping);
 }
 
-static void on_note(void *user, const char *sentence)
+static void generate_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
 
@@ -116,10 +116,10 @@ static double tokens_per_s(const struct eps_generated *out)
     return out->tokens_ms > 0 ? (out->n_tokens - out->n_texts) * 1000. / out->tokens_ms : NAN;
 }
 
-static void on_end(void *user, const struct eps_generated *out)
+static void generate_on_end(void *user, const struct eps_generated *out)
 {
     struct generate *g = user;
-    const struct eps_prompt *prompt = prompt_of(g);
+    const struct eps_prompt *prompt = generate_prompt_of(g);
     json_t *object = json_object();
     const double rate = tokens_per_s(out);
     const uint64_t seed = g->options.sampling.seed + g->sample;
@@ -173,8 +173,8 @@ static void print_figures(const struct command *command, const struct eps_genera
 }
 
 /* Reports the result; returns the exit status. */
-static int end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
-               const struct eps_error *error)
+static int generate_end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
+                        const struct eps_error *error)
 {
     if (g->json && json_array_size(g->answers) > 0)
         answer_print(json_incref(is_single(g) ? json_array_get(g->answers, 0) : g->answers));
@@ -191,23 +191,24 @@ static int end(struct generate *g, const struct command *command, int rc, const 
     return rc == -EINTR ? stopping_status(&g->stopping, status) : status;
 }
 
-static int run(struct generate *g, const struct command *command)
+static int generate_run(struct generate *g, const struct command *command)
 {
     const struct eps_generate_events events = {.on_targets = on_targets,
-                                               .on_begin = on_begin,
-                                               .on_token = on_token,
-                                               .on_end = on_end,
-                                               .should_stop = should_stop,
-                                               .on_note = on_note};
+                                               .on_begin = generate_on_begin,
+                                               .on_token = generate_on_token,
+                                               .on_end = generate_on_end,
+                                               .should_stop = generate_should_stop,
+                                               .on_note = generate_on_note};
     struct eps_generated out;
     struct eps_error error;
 
     printed_init(&g->printed);
     stopping_init(&g->stopping);
-    return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
+    return generate_end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
 }
 
-static int __attribute__((format(printf, 3, 4))) fail(const struct command *command, int rc, const char *format, ...)
+static int __attribute__((format(printf, 3, 4)))
+generate_fail(const struct command *command, int rc, const char *format, ...)
 {
     char sentence[600];
     va_list args;
@@ -219,7 +220,7 @@ static int __attribute__((format(printf, 3, 4))) fail(const struct command *comm
 }
 
 /* Returns -1 to continue, as arguments_parse. */
-static int read_file(struct text *out, const char *path, const struct command *command)
+static int generate_read_file(struct text *out, const char *path, const struct command *command)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char bytes[65536];
@@ -227,17 +228,18 @@ static int read_file(struct text *out, const char *path, const struct command *c
     size_t n;
 
     if (!file)
-        return fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
+        return generate_fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
     while (status < 0 && (n = fread(bytes, 1, sizeof bytes, file)) > 0) {
         if (out->n + n > MAX_PROMPT)
-            status = fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", path, MAX_PROMPT >> 20);
+            status = generate_fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", path,
+                                   MAX_PROMPT >> 20);
         else if (text_add(out, bytes, n))
-            status = fail(command, -ENOMEM, "--prompt-file %s: out of memory", path);
+            status = generate_fail(command, -ENOMEM, "--prompt-file %s: out of memory", path);
     }
     if (status < 0 && ferror(file))
-        status = fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
+        status = generate_fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
     else if (status < 0 && out->n == 0)
-        status = fail(command, -EINVAL, "--prompt-file %s is empty", path);
+        status = generate_fail(command, -EINVAL, "--prompt-file %s is empty", path);
     if (file != stdin)
         fclose(file);
     return status;
@@ -251,14 +253,14 @@ static int parse_ids(uint32_t **ids, size_t *n, const char *text, const struct c
     *n = 0;
     *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
     if (!*ids)
-        return fail(command, -ENOMEM, "--ids: out of memory");
+        return generate_fail(command, -ENOMEM, "--ids: out of memory");
     for (;; at++) {
         char *end_of;
         errno = 0;
         const unsigned long long id = strtoull(at, &end_of, 10);
         if (*at < '0' || *at > '9' || errno || id > UINT32_MAX || (*end_of && *end_of != ','))
-            return fail(command, -EDOM, "--ids '%.80s': token ids with commas between are needed, as in 464,2068",
-                        text);
+            return generate_fail(command, -EDOM,
+                                 "--ids '%.80s': token ids with commas between are needed, as in 464,2068", text);
         (*ids)[(*n)++] = (uint32_t)id;
         at = end_of;
         if (!*at)
@@ -273,17 +275,17 @@ static int find_prompts(struct generate *g, const struct command *command)
     int status = -1;
 
     if ((g->texts.n > 0) + (g->files.n > 0) + (g->ids_texts.n > 0) > 1)
-        return fail(command, -EDOM, "give one of --prompt, --prompt-file and --ids, not several");
+        return generate_fail(command, -EDOM, "give one of --prompt, --prompt-file and --ids, not several");
     g->prompts = calloc(n + 1, sizeof *g->prompts);
     g->contents = calloc(n + 1, sizeof *g->contents);
     g->ids = calloc(n + 1, sizeof *g->ids);
     if (!g->prompts || !g->contents || !g->ids)
-        return fail(command, -ENOMEM, "out of memory");
+        return generate_fail(command, -ENOMEM, "out of memory");
     g->options.prompts = g->prompts, g->options.n_prompts = n;
     for (size_t i = 0; i < n && status < 0; i++) {
         struct eps_prompt *prompt = &g->prompts[i];
         if (g->files.n > 0) {
-            status = read_file(&g->contents[i], g->files.items[i], command);
+            status = generate_read_file(&g->contents[i], g->files.items[i], command);
             prompt->text = g->contents[i].bytes, prompt->n_bytes = g->contents[i].n;
         } else if (g->ids_texts.n > 0) {
             status = parse_ids(&g->ids[i], &prompt->n_ids, g->ids_texts.items[i], command);
@@ -295,7 +297,7 @@ static int find_prompts(struct generate *g, const struct command *command)
     return status;
 }
 
-static void free_all(struct generate *g)
+static void generate_free_all(struct generate *g)
 {
     for (size_t i = 0; g->prompts && i < g->options.n_prompts; i++) {
         free(g->contents[i].bytes);
@@ -343,8 +345,8 @@ int command_generate(int argc, char **argv)
     if (status < 0)
         status = find_prompts(&g, &command);
     if (status < 0)
-        status = run(&g, &command);
-    free_all(&g);
+        status = generate_run(&g, &command);
+    generate_free_all(&g);
     table_options_free(&options);
     return status;
 }

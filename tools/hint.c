@@ -155,7 +155,7 @@ static const struct {
 };
 
 /* Normalises "--Batch_Size=8" and "-batch-size" to "--batch-size". */
-static void normalise(char *out, size_t cap, const char *option)
+static void hint_normalise(char *out, size_t cap, const char *option)
 {
     const size_t n_dashes = strspn(option, "-");
 
@@ -168,7 +168,7 @@ static void normalise(char *out, size_t cap, const char *option)
     }
 }
 
-static bool has(const struct command *command, const char *option)
+static bool hint_has(const struct command *command, const char *option)
 {
     const size_t n = strcspn(option, " ");
 
@@ -180,14 +180,14 @@ static bool has(const struct command *command, const char *option)
     return false;
 }
 
-static bool matches(const char *theirs, const char *name)
+static bool hint_matches(const char *theirs, const char *name)
 {
     const size_t n = strlen(theirs);
 
     return theirs[n - 1] == '*' ? strncmp(name, theirs, n - 1) == 0 : strcmp(name, theirs) == 0;
 }
 
-static const char *nearest(const struct command *command, const char *option)
+static const char *hint_nearest(const struct command *command, const char *option)
 {
     const char *names[MAX_OPTIONS];
     size_t n = 0;
@@ -204,16 +204,16 @@ void hint_option(char *out, size_t cap, const struct command *command, const cha
 {
     char name[80];
 
-    normalise(name, sizeof name, option);
+    hint_normalise(name, sizeof name, option);
     const int said = snprintf(out, cap, "%.*s is not an option",
                               (int)(strcspn(option, "=") < 80 ? strcspn(option, "=") : 80), option);
     const size_t used = said > 0 && (size_t)said < cap ? (size_t)said : 0;
-    if (has(command, name)) { /* only its dashes or its case are wrong */
+    if (hint_has(command, name)) { /* only its dashes or its case are wrong */
         snprintf(out + used, cap - used, ": did you mean %s?", name);
         return;
     }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
-        if (!matches(aliases[i].theirs, name) || !has(command, aliases[i].ours))
+        if (!hint_matches(aliases[i].theirs, name) || !hint_has(command, aliases[i].ours))
             continue;
         if (aliases[i].why)
             snprintf(out + used, cap - used, ": %s", aliases[i].why);
@@ -221,7 +221,7 @@ void hint_option(char *out, size_t cap, const struct command *command, const cha
             snprintf(out + used, cap - used, ": it is called %s here", aliases[i].ours);
         return;
     }
-    const char *meant = nearest(command, name);
+    const char *meant = hint_nearest(command, name);
     if (meant)
         snprintf(out + used, cap - used, ": did you mean --%s?", meant);
     else

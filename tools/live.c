@@ -1,4 +1,4 @@
-/* libeps ends a wait by should_stop alone, so a signal and a daemon that hangs both give -EINTR: stopping_observer
+/* libeps ends a wait by live_should_stop alone, so a signal and a daemon that hangs both give -EINTR: stopping_observer
  * tells which it was. `until` is set before each call, as the patience is with one daemon at a time. Of several daemons
  * one that fails is dropped, and found again by the next gather if it lives. */
 #include "tools/live.h"
@@ -58,7 +58,7 @@ const char *live_name(const char *address)
     return slash && slash[1] ? slash + 1 : address;
 }
 
-static int should_stop(void *user)
+static int live_should_stop(void *user)
 {
     struct live *live = user;
 
@@ -74,7 +74,7 @@ static int open_member(struct live *live, const char *address)
     live->members = members;
     live->until = live_now_ms() + PATIENCE_MS;
     struct eps_observer *observer;
-    int rc = eps_observer_open(&observer, address, should_stop, live, &live->error);
+    int rc = eps_observer_open(&observer, address, live_should_stop, live, &live->error);
     if (!rc)
         members[live->n_members++] = (struct member){strdup(address ? address : ""), observer};
     return rc;
@@ -92,7 +92,7 @@ struct names {
     size_t n;
 };
 
-static void on_daemon(void *user, const char *address)
+static void live_on_daemon(void *user, const char *address)
 {
     struct names *names = user;
     char **items = realloc(names->items, (names->n + 1) * sizeof *items);
@@ -115,10 +115,10 @@ static bool is_member(const struct live *live, const char *address)
 
 /* Opens sessions with those of the caller's daemons that have none yet. Skips daemons that have just ended, or that do
  * not answer; the latter with a note, unless the screen is redrawn. */
-static int gather(struct live *live)
+static int live_gather(struct live *live)
 {
     struct names names = {0};
-    int rc = eps_daemons(on_daemon, &names, &live->error);
+    int rc = eps_daemons(live_on_daemon, &names, &live->error);
 
     live->several = names.n > 1;
     for (size_t i = 0; i < names.n; i++) {
@@ -156,7 +156,7 @@ static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
     return rc;
 }
 
-static void print_json(FILE *out, json_t *list, bool several, bool compact)
+static void live_print_json(FILE *out, json_t *list, bool several, bool compact)
 {
     json_t *all = several ? json_pack("{s:O}", "daemons", list) : json_incref(json_array_get(list, 0));
 
@@ -166,7 +166,7 @@ static void print_json(FILE *out, json_t *list, bool several, bool compact)
 }
 
 /* A new file in place of a leftover. A link that another has planted there is not followed. */
-static FILE *create(const char *path)
+static FILE *live_create(const char *path)
 {
     unlink(path);
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -191,7 +191,7 @@ static int write_metrics(struct live *live, const json_t *list)
         return snprintf(live->error.text, sizeof live->error.text,
                         "--prometheus %.300s: not a regular file: leave it out for standard output", path),
                -EINVAL;
-    FILE *file = create(partial);
+    FILE *file = live_create(partial);
     int rc = file ? 0 : -errno;
     if (file) {
         live->view->print_metrics(file, list);
@@ -211,7 +211,7 @@ static int write_metrics(struct live *live, const json_t *list)
 }
 
 /* Shows all daemons once, and drops those that are gone. -EIO when none is left. */
-static int show(struct live *live)
+static int live_show(struct live *live)
 {
     const bool watching = live->options->watch_s > 0;
     json_t *list = json_array();
@@ -235,7 +235,7 @@ static int show(struct live *live)
     else if (!rc && live->options->metrics)
         live->view->print_metrics(out, list);
     else if (!rc && live->options->json)
-        print_json(out, list, live->several, watching);
+        live_print_json(out, list, live->several, watching);
     else if (!rc && watching && !live->screen.terminal && !live->view->lines_in_pipe)
         fputc('\n', out); /* between blocks */
     if (out)
@@ -269,24 +269,24 @@ static int wait_all(struct live *live, uint64_t until)
     return 0;
 }
 
-static int watch(struct live *live)
+static int live_watch(struct live *live)
 {
     const uint64_t period = (uint64_t)(live->options->watch_s * 1000);
     uint64_t due = live_now_ms();
     int rc = 0;
 
     while (!rc && !ferror(stdout)) {
-        rc = show(live);
+        rc = live_show(live);
         due = live_now_ms() >= due + period ? live_now_ms() + period : due + period;
         if (!rc)
             rc = wait_all(live, due);
         if (!rc && !live->options->address)
-            rc = gather(live);
+            rc = live_gather(live);
     }
     return rc;
 }
 
-static int run(const struct command *command, const struct live_view *view, const struct live_options *options)
+static int live_run(const struct command *command, const struct live_view *view, const struct live_options *options)
 {
     struct live live = {.view = view, .options = options};
     int rc;
@@ -295,12 +295,12 @@ static int run(const struct command *command, const struct live_view *view, cons
     screen_init(&live.screen, stdout);
     if (options->json || options->metrics)
         live.screen.terminal = false;
-    rc = options->address ? 0 : gather(&live);
+    rc = options->address ? 0 : live_gather(&live);
     if (!rc && live.n_members == 0)
         rc = open_member(&live, options->address); /* its error says why there is none */
     const bool begun = !rc;
     if (!rc)
-        rc = options->watch_s > 0 ? watch(&live) : show(&live);
+        rc = options->watch_s > 0 ? live_watch(&live) : live_show(&live);
     while (live.n_members > 0)
         drop_member(&live, 0);
     free(live.members);
@@ -341,7 +341,7 @@ int live_command(int argc, char **argv, const struct live_view *view)
 
     if (status < 0 && options.json && options.metrics)
         return arguments_fail(&command, -EDOM, "give --json or --prometheus, not both");
-    return status >= 0 ? status : run(&command, view, &options);
+    return status >= 0 ? status : live_run(&command, view, &options);
 }
 
 void live_print_status(FILE *out, const struct eps_status *s)

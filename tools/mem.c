@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
-static void print_side(void *user, const struct eps_memory *side)
+static void mem_print_side(void *user, const struct eps_memory *side)
 {
     FILE *out = user;
 
@@ -16,16 +16,16 @@ static void print_side(void *user, const struct eps_memory *side)
     memory_print(out, side);
 }
 
-static int print(FILE *out, struct eps_observer *observer, struct eps_error *error)
+static int mem_print(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
-    return eps_observer_mem(observer, true, print_side, out, error);
+    return eps_observer_mem(observer, true, mem_print_side, out, error);
 }
 
 struct sums {
     uint64_t host, workers, budget;
 };
 
-static void add_sums(void *user, const struct eps_memory *side)
+static void mem_add_sums(void *user, const struct eps_memory *side)
 {
     struct sums *sums = user;
 
@@ -33,12 +33,12 @@ static void add_sums(void *user, const struct eps_memory *side)
     sums->budget += side->worker ? side->budget : 0;
 }
 
-static int print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
+static int mem_print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     char host[24], workers[24], budget[24];
     struct sums sums = {0};
     struct eps_status status;
-    int rc = eps_observer_mem(observer, false, add_sums, &sums, error);
+    int rc = eps_observer_mem(observer, false, mem_add_sums, &sums, error);
 
     if (!rc)
         rc = eps_observer_status(observer, &status, error);
@@ -51,7 +51,7 @@ static int print_line(FILE *out, struct eps_observer *observer, struct eps_error
     return 0;
 }
 
-static json_t *sizes(uint64_t current, uint64_t peak, bool is_planned, uint64_t planned)
+static json_t *mem_sizes(uint64_t current, uint64_t peak, bool is_planned, uint64_t planned)
 {
     json_t *object = json_pack("{s:I, s:I}", "current", (json_int_t)current, "peak", (json_int_t)peak);
 
@@ -74,14 +74,14 @@ static void add_pages(json_t *object, const struct eps_pages *pages)
     json_object_set_new(object, "numa", nodes);
 }
 
-static json_t *side_to_json(const struct eps_memory *side)
+static json_t *mem_side_to_json(const struct eps_memory *side)
 {
     const bool is_planned = side->planned > 0;
-    json_t *object = sizes(side->current, side->peak, is_planned, side->planned), *categories = json_object();
+    json_t *object = mem_sizes(side->current, side->peak, is_planned, side->planned), *categories = json_object();
 
     for (size_t i = 0; i < side->n_rows; i++) {
         const struct eps_memory_row *row = &side->rows[i];
-        json_object_set_new(categories, row->category, sizes(row->current, row->peak, is_planned, row->planned));
+        json_object_set_new(categories, row->category, mem_sizes(row->current, row->peak, is_planned, row->planned));
     }
     json_object_set_new(object, "categories", categories);
     json_object_set_new(object, "budget", side->budget ? json_integer((json_int_t)side->budget) : json_null());
@@ -89,9 +89,9 @@ static json_t *side_to_json(const struct eps_memory *side)
     return object;
 }
 
-static void add_side(void *user, const struct eps_memory *side)
+static void mem_add_side(void *user, const struct eps_memory *side)
 {
-    json_t *all = user, *object = side_to_json(side);
+    json_t *all = user, *object = mem_side_to_json(side);
 
     json_object_set_new(object, "on", *side->host ? text_json(side->host) : json_null());
     json_object_set_new(object, "pid", json_integer(side->pid));
@@ -110,7 +110,7 @@ static json_t *real_or_null(double value)
 }
 
 /* The queue, and the run beside which the memory stands; null without one. */
-static int add_run(json_t *all, struct eps_observer *observer, struct eps_error *error)
+static int mem_add_run(json_t *all, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status status;
     struct eps_recent recent = {.tokens_per_s = NAN, .lr = NAN};
@@ -132,13 +132,13 @@ static int add_run(json_t *all, struct eps_observer *observer, struct eps_error 
     return rc;
 }
 
-static int to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
+static int mem_to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
 {
     json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_observer_address(observer)), "workers");
-    int rc = eps_observer_mem(observer, true, add_side, all, error);
+    int rc = eps_observer_mem(observer, true, mem_add_side, all, error);
 
     if (!rc)
-        rc = add_run(all, observer, error);
+        rc = mem_add_run(all, observer, error);
     if (rc)
         json_decref(all);
     else
@@ -158,9 +158,9 @@ int command_mem(int argc, char **argv)
         "\"locked\", \"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", and as host}],\n"
         "\"queued\",\n\"run\": {\"step\", \"steps\", \"loss\", \"lr\",\n\"tokens\", \"tokens_per_s\"} or null, "
         "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
-        print,
-        print_line,
-        to_json,
+        mem_print,
+        mem_print_line,
+        mem_to_json,
         mem_metrics_print,
         .lines_in_pipe = false,
     };

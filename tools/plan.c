@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_side(const char *name, const struct eps_plan_side *side)
+static void plan_print_side(const char *name, const struct eps_plan_side *side)
 {
     char text[24];
 
@@ -76,7 +76,7 @@ static const char not_measured[] =
     "            assumed: by rates of another machine, or of a data sheet; eps bench measures this "
     "one\n";
 
-static const char *assumed(bool measured)
+static const char *plan_assumed(bool measured)
 {
     return measured ? "" : " (assumed)";
 }
@@ -95,7 +95,7 @@ static void print_saving(const struct eps_plan *plan)
         return;
     }
     printf("\nexact       in as much device memory: %s a step%s", text_ms(text, form.exact_step_ms),
-           assumed(form.measured));
+           plan_assumed(form.measured));
     printf(", activations kept %s", eps_format_bytes(text, form.exact_kept_bytes));
     printf(" (here %s)", eps_format_bytes(text, form.kept_bytes));
     printf(", host %s", eps_format_bytes(text, form.exact_host_bytes));
@@ -109,7 +109,7 @@ static bool is_part(const struct eps_kept *kept)
 }
 
 /* Prints what blocks keep if all can keep the same. */
-static void print_kept(const struct eps_blocks *blocks)
+static void plan_print_kept(const struct eps_blocks *blocks)
 {
     const uint32_t n = blocks->n_kept, n_below = blocks->n - n;
 
@@ -163,7 +163,7 @@ static void print_choice(const struct eps_plan *plan)
     printf(", %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
            plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
     if (plan->n_blocks == 1)
-        print_kept(plan->blocks);
+        plan_print_kept(plan->blocks);
     else
         print_kept_by_class(plan);
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
@@ -198,14 +198,14 @@ static void print_step(const struct eps_plan *plan)
     if (stash)
         printf(", stash %s", eps_format_bytes_like(text, stash, most));
     printf("%s\n            %s%s: ", plan->n_workers > 1 ? ", for each worker" : "", text_ms(text, plan->step_ms),
-           assumed(plan->measured));
+           plan_assumed(plan->measured));
     for (size_t i = 0; i < n_terms; i++)
         printf("%s%s %s", i ? ", " : "", terms[i].name, text_ms(text, terms[i].ms));
     printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
         printf("%s", not_measured);
     printf("            transfers are hidden from %.0f tokens per worker on%s; yours has %" PRIu64 "\n",
-           ceil(plan->hiding_tokens), assumed(plan->measured), share * plan->options.seq);
+           ceil(plan->hiding_tokens), plan_assumed(plan->measured), share * plan->options.seq);
 }
 
 static void print_plan(const struct eps_plan *plan)
@@ -213,8 +213,8 @@ static void print_plan(const struct eps_plan *plan)
     char text[24];
 
     print_asked(plan);
-    print_side(plan->shared ? "host (free memory is shared with the workers)" : "host", &plan->host);
-    print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
+    plan_print_side(plan->shared ? "host (free memory is shared with the workers)" : "host", &plan->host);
+    plan_print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
     if (plan->allowance)
         printf("  (library is an estimate: the device tells its real size when a worker opens it)\n");
     print_choice(plan);
@@ -239,17 +239,17 @@ static void print_plan(const struct eps_plan *plan)
            plan->fits ? "yes" : "no", terminal_style(stdout, TERMINAL_PLAIN));
 }
 
-static json_t *sizes(uint64_t bytes)
+static json_t *plan_sizes(uint64_t bytes)
 {
     return json_pack("{s:I, s:I}", "current", (json_int_t)bytes, "peak", (json_int_t)bytes);
 }
 
-static json_t *side_to_json(const struct eps_plan_side *side)
+static json_t *plan_side_to_json(const struct eps_plan_side *side)
 {
-    json_t *object = sizes(side->bytes), *categories = json_object();
+    json_t *object = plan_sizes(side->bytes), *categories = json_object();
 
     for (size_t i = 0; i < side->n_terms; i++)
-        json_object_set_new(categories, side->terms[i].category, sizes(side->terms[i].bytes));
+        json_object_set_new(categories, side->terms[i].category, plan_sizes(side->terms[i].bytes));
     json_object_set_new(object, "categories", categories);
     return object;
 }
@@ -295,13 +295,13 @@ static json_t *times_to_json(const struct eps_plan *plan)
                      "messages", plan->message_ms);
 }
 
-static void print_json(const struct eps_plan *plan)
+static void plan_print_json(const struct eps_plan *plan)
 {
-    json_t *workers = json_array(), *host = side_to_json(&plan->host);
+    json_t *workers = json_array(), *host = plan_side_to_json(&plan->host);
     char why[OPTIONS_TEXT];
 
     for (uint32_t i = 0; i < plan->n_workers; i++) {
-        json_t *worker = side_to_json(&plan->worker);
+        json_t *worker = plan_side_to_json(&plan->worker);
         json_object_set_new(worker, "id", json_integer(i + 1));
         json_object_set_new(worker, "device", json_string(plan->device));
         if (plan->worker.limit < UINT64_MAX)
@@ -365,7 +365,7 @@ static void print_device(const struct eps_timeline *line)
 }
 
 /* "paths       products: cublaslt at 640 TFLOP/s, 83 % of computing; attention: tensor at 300 TFLOP/s, 4 %; ..." */
-static void print_paths(const struct eps_timeline *line)
+static void plan_print_paths(const struct eps_timeline *line)
 {
     static const struct {
         const char *key, *name;
@@ -392,7 +392,7 @@ static void print_timeline(const struct eps_timeline *line)
 {
     char text[32];
 
-    printf("a step      %s%s: ", text_ms(text, line->step_ms), assumed(line->measured));
+    printf("a step      %s%s: ", text_ms(text, line->step_ms), plan_assumed(line->measured));
     if (line->pixels)
         printf("%.0f images/s", line->tokens_per_s / line->pixels);
     else
@@ -404,7 +404,7 @@ static void print_timeline(const struct eps_timeline *line)
     for (int i = 0; i < EPS_QUEUES; i++)
         printf("%s%s %.0f %%", i ? ", " : "", queues[i].name, 100 * line->busy_ms[i] / line->step_ms);
     putchar('\n');
-    print_paths(line);
+    plan_print_paths(line);
     if (!line->measured)
         printf("%s", not_measured);
 }
@@ -472,7 +472,7 @@ static int answer_timeline(const struct command *command, const struct eps_train
     return line.fits ? 0 : arguments_fail(command, 1, line.why);
 }
 
-static int answer(const struct command *command, const struct eps_train_options *options, const struct question *q)
+static int plan_answer(const struct command *command, const struct eps_train_options *options, const struct question *q)
 {
     struct eps_error error;
     struct eps_plan plan;
@@ -504,7 +504,7 @@ static int answer(const struct command *command, const struct eps_train_options 
         return 0;
     }
     if (q->json)
-        print_json(&plan);
+        plan_print_json(&plan);
     else
         print_plan(&plan);
     return plan.fits ? 0 : arguments_fail(command, 1, plan.why);
@@ -549,7 +549,7 @@ int command_plan(int argc, char **argv)
         options.arguments, options.n};
     int status = table_options_parse(&options, &command, argc, argv);
     if (status < 0)
-        status = answer(&command, &asked, &question);
+        status = plan_answer(&command, &asked, &question);
     table_options_free(&options);
     return status;
 }

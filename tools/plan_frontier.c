@@ -47,7 +47,7 @@ static json_t *form_to_json(const struct eps_plan_form *form)
                      form->exact_step_ms < 0 ? json_null() : json_real(form->exact_step_ms));
 }
 
-static void print_json(const struct eps_plan_form forms[EPS_PLAN_FORMS])
+static void plan_frontier_print_json(const struct eps_plan_form forms[EPS_PLAN_FORMS])
 {
     json_t *list = json_array();
 
@@ -71,7 +71,7 @@ int plan_frontier(const struct command *command, const struct eps_train_options 
     for (int i = 0; i < EPS_PLAN_FORMS; i++)
         any |= forms[i].is_there;
     if (json)
-        print_json(forms);
+        plan_frontier_print_json(forms);
     else if (any)
         print_forms(forms);
     return any ? 0 : arguments_fail(command, 1, "nothing fits, exact or not: see eps plan without --approximate any");

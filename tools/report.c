@@ -22,7 +22,7 @@ static const char *format_of(const char *path)
     return dot && (strcmp(dot, ".svg") == 0 || strcmp(dot, ".png") == 0) ? dot + 1 : NULL;
 }
 
-static int fail(struct eps_error *error, int rc, const char *what)
+static int report_fail(struct eps_error *error, int rc, const char *what)
 {
     snprintf(error->text, sizeof error->text, "%.300s: %s", what, strerror(-rc));
     return rc;
@@ -64,10 +64,10 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
         return -ENOENT;
     }
     if (rc)
-        return fail(error, -rc, "gnuplot did not start");
+        return report_fail(error, -rc, "gnuplot did not start");
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
-            return fail(error, -errno, "gnuplot");
+            return report_fail(error, -errno, "gnuplot");
     if (status == 0)
         return 0;
     read_gnuplot_error(complaint, sizeof complaint, said);
@@ -75,7 +75,7 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
     return -EIO;
 }
 
-static int copy(FILE *picture, const char *path, struct eps_error *error)
+static int report_copy(FILE *picture, const char *path, struct eps_error *error)
 {
     const int fd = eps_open_output(path, error);
     char bytes[1 << 16];
@@ -86,7 +86,7 @@ static int copy(FILE *picture, const char *path, struct eps_error *error)
         return fd;
     FILE *out = fdopen(fd, "w");
     if (!out)
-        return fail(error, -errno, path);
+        return report_fail(error, -errno, path);
     rewind(picture);
     while ((n = fread(bytes, 1, sizeof bytes, picture)) > 0 && fwrite(bytes, 1, n, out) == n)
         ;
@@ -96,7 +96,7 @@ static int copy(FILE *picture, const char *path, struct eps_error *error)
         rc = -errno;
     if (rc && regular)
         unlink(path);
-    return rc ? fail(error, rc, path) : 0;
+    return rc ? report_fail(error, rc, path) : 0;
 }
 
 /* What a picture is of: n runs, or their filters. */
@@ -116,20 +116,20 @@ static void write_script(FILE *script, const struct picture *of, const char *for
         plot_compare(script, of->runs, of->n, format);
 }
 
-static int draw(const struct picture *of, const char *path, struct eps_error *error)
+static int report_draw(const struct picture *of, const char *path, struct eps_error *error)
 {
     FILE *script = tmpfile(), *picture = tmpfile(), *said = tmpfile();
-    int rc = script && picture && said ? 0 : fail(error, -errno, "a temporary file");
+    int rc = script && picture && said ? 0 : report_fail(error, -errno, "a temporary file");
 
     if (!rc) {
         write_script(script, of, format_of(path));
-        rc = fflush(script) ? fail(error, -errno, "a temporary file") : 0;
+        rc = fflush(script) ? report_fail(error, -errno, "a temporary file") : 0;
         rewind(script); /* also for gnuplot's copy of the descriptor */
     }
     if (!rc)
         rc = run_gnuplot(script, picture, said, error);
     if (!rc)
-        rc = copy(picture, path, error);
+        rc = report_copy(picture, path, error);
     if (script)
         fclose(script);
     if (picture)
@@ -151,7 +151,7 @@ struct reading {
     bool names; /* the run, with what changed in it */
 };
 
-static void on_step(void *user, const struct eps_step *step)
+static void report_on_step(void *user, const struct eps_step *step)
 {
     const struct reading *reading = user;
 
@@ -196,15 +196,15 @@ static const char *title_of(const struct argument_texts *runs, size_t i)
     return runs->n == 1 ? runs->items[i] : title;
 }
 
-static int read_run(struct plot_titled *out, const struct argument_texts *runs, size_t i, uint64_t *n_bad,
-                    struct eps_error *error)
+static int report_read_run(struct plot_titled *out, const struct argument_texts *runs, size_t i, uint64_t *n_bad,
+                           struct eps_error *error)
 {
     struct reading reading = {.run = {calloc(1, sizeof *out->plot), title_of(runs, i)}, .names = runs->n > 1};
 
     *out = reading.run;
     if (!out->plot)
-        return fail(error, -ENOMEM, runs->items[i]);
-    const int rc = eps_metrics_read(runs->items[i], on_step, &reading, n_bad, error);
+        return report_fail(error, -ENOMEM, runs->items[i]);
+    const int rc = eps_metrics_read(runs->items[i], report_on_step, &reading, n_bad, error);
     if (rc || out->plot->n_steps > 0)
         return rc;
     snprintf(error->text, sizeof error->text, "%.300s/metrics.jsonl has no step yet", runs->items[i]);
@@ -225,17 +225,17 @@ static void print_drawn(const struct plot_titled *runs, size_t n, uint64_t n_bad
     putchar('\n');
 }
 
-static int report(const struct command *command, const struct argument_texts *runs, const char *out)
+static int report_report(const struct command *command, const struct argument_texts *runs, const char *out)
 {
     struct plot_titled *read = calloc(runs->n, sizeof *read);
     struct eps_error error;
     uint64_t n_bad = 0, all_bad = 0;
-    int rc = read ? 0 : fail(&error, -ENOMEM, "eps report");
+    int rc = read ? 0 : report_fail(&error, -ENOMEM, "eps report");
 
     for (size_t i = 0; !rc && i < runs->n; i++, all_bad += n_bad)
-        rc = read_run(&read[i], runs, i, &n_bad, &error);
+        rc = report_read_run(&read[i], runs, i, &n_bad, &error);
     if (!rc)
-        rc = draw(&(struct picture){.runs = read, .n = runs->n}, out, &error);
+        rc = report_draw(&(struct picture){.runs = read, .n = runs->n}, out, &error);
     if (!rc)
         print_drawn(read, runs->n, all_bad, out);
     for (size_t i = 0; read && i < runs->n; i++)
@@ -248,14 +248,14 @@ static int report_filters(const struct command *command, const struct argument_t
 {
     struct filters_titled *read = calloc(runs->n, sizeof *read);
     struct eps_error error;
-    int rc = read ? 0 : fail(&error, -ENOMEM, "eps report");
+    int rc = read ? 0 : report_fail(&error, -ENOMEM, "eps report");
 
     for (size_t i = 0; !rc && i < runs->n; i++) {
         read[i].title = runs->items[i];
         rc = eps_filters(&read[i].filters, runs->items[i], &error);
     }
     if (!rc)
-        rc = draw(&(struct picture){.filters = read, .n = runs->n}, out, &error);
+        rc = report_draw(&(struct picture){.filters = read, .n = runs->n}, out, &error);
     if (!rc)
         printf("%s: filters of %zu model%s\n", out, runs->n, runs->n == 1 ? "" : "s");
     for (size_t i = 0; read && i < runs->n; i++)
@@ -359,7 +359,7 @@ int command_report(int argc, char **argv)
     if (status < 0)
         status = choose_picture(path, &out, filters, &command, &runs);
     if (status < 0)
-        status = (filters ? report_filters : report)(&command, &runs, out);
+        status = (filters ? report_filters : report_report)(&command, &runs, out);
     free(runs.items);
     return status;
 }

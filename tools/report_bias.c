@@ -61,7 +61,7 @@ static json_t *known(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static void print_json(const struct eps_bias *bias)
+static void report_bias_print_json(const struct eps_bias *bias)
 {
     json_t *layers = json_array();
 
@@ -83,7 +83,7 @@ struct printing {
     bool json, begun;
 };
 
-static int should_stop(void *user)
+static int report_bias_should_stop(void *user)
 {
     struct printing *printing = user;
     return stopping_observer(&printing->stopping);
@@ -94,7 +94,7 @@ static void on_bias(void *user, const struct eps_bias *bias)
     struct printing *printing = user;
 
     if (printing->json) {
-        print_json(bias);
+        report_bias_print_json(bias);
     } else {
         if (printing->begun)
             putchar('\n');
@@ -106,7 +106,7 @@ static void on_bias(void *user, const struct eps_bias *bias)
 
 int report_bias(const struct command *command, const struct eps_bias_options *options, bool json)
 {
-    const struct eps_bias_events events = {.on_bias = on_bias, .should_stop = should_stop};
+    const struct eps_bias_events events = {.on_bias = on_bias, .should_stop = report_bias_should_stop};
     struct printing printing = {.json = json};
     struct eps_error error;
 

@@ -18,7 +18,7 @@ static void print_saved(uint64_t step, const char *path, bool json)
         printf("%s\n", path);
 }
 
-static int save(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
+static int save_save(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
     struct eps_status status;
     char path[300];
@@ -43,7 +43,7 @@ int command_save(int argc, char **argv)
         "Saves a checkpoint of the live run to its output directory while training goes on, and prints its path when "
         "it is complete. Ctrl-C ends the wait, not the save.",
         "print an object with step and path",
-        save,
+        save_save,
         .takes_job = false,
     };
 

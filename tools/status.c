@@ -55,7 +55,7 @@ static void print_job(FILE *out, const struct eps_status *s)
     fputc('\n', out);
 }
 
-static int print(FILE *out, struct eps_observer *observer, struct eps_error *error)
+static int status_print(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
     int rc = eps_observer_status(observer, &s, error);
@@ -82,7 +82,7 @@ static int print(FILE *out, struct eps_observer *observer, struct eps_error *err
     return !rc && s.n_queued ? eps_observer_queue(observer, print_queued, out, error) : rc;
 }
 
-static int print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
+static int status_print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
     int rc = eps_observer_status(observer, &s, error);
@@ -124,7 +124,7 @@ static void add_worker(void *user, const struct eps_worker *w)
                                                          "pid", (json_int_t)w->pid, "why", text_json(w->left_out)));
 }
 
-static int to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
+static int status_to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
     int rc = eps_observer_status(observer, &s, error);
@@ -180,9 +180,9 @@ int command_status(int argc, char **argv)
         "part "
         "in the job, each with worker, device, on, pid and why); several daemons: "
         "{\"daemons\": [...]}. With --watch one object per line",
-        print,
-        print_line,
-        to_json,
+        status_print,
+        status_print_line,
+        status_to_json,
         .lines_in_pipe = true,
     };
 

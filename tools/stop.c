@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void say(const struct asked *asked, const char *word)
+static void stop_say(const struct asked *asked, const char *word)
 {
     if (asked->json)
         return;
@@ -31,7 +31,7 @@ static bool saves(struct eps_observer *observer, uint32_t job)
            *status.out && strcmp(status.state, "ending") != 0;
 }
 
-static int wait_for_end(struct eps_observer *observer, uint32_t job, struct eps_error *error)
+static int stop_wait_for_end(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
     const int rc = job ? eps_observer_wait_job(observer, job, error) : eps_observer_wait(observer, UINT64_MAX, error);
 
@@ -42,22 +42,22 @@ static int wait_for_end(struct eps_observer *observer, uint32_t job, struct eps_
 static int end_at_once(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
     asked->stopping->borne = 1;
-    say(asked, "stopping at once");
+    stop_say(asked, "stopping at once");
     const int rc = request_end(observer, asked->job, error);
     if (rc == -ENOENT && asked->job) /* it has just ended */
         return 0;
-    return rc ? rc : wait_for_end(observer, asked->job, error);
+    return rc ? rc : stop_wait_for_end(observer, asked->job, error);
 }
 
-static int stop(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
+static int stop_stop(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
     const bool has_time = observer && saves(observer, asked->job);
     int rc = observer ? request_end(observer, asked->job, error) : 0;
 
     if (rc)
         return rc;
-    say(asked, has_time ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
-    rc = observer ? wait_for_end(observer, asked->job, error) : 0;
+    stop_say(asked, has_time ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
+    rc = observer ? stop_wait_for_end(observer, asked->job, error) : 0;
     if (rc == -EINTR && asked->stopping->first == SIGINT && asked->stopping->level == 1)
         rc = end_at_once(observer, asked, error);
     if (rc || !asked->json)
@@ -80,7 +80,7 @@ int command_stop(int argc, char **argv)
         "Returns when the daemon, or the job, is gone. Ctrl-C ends it at once, without the save; a second Ctrl-C, or "
         "SIGTERM, ends the wait alone. Whoever else asks meanwhile waits for the same end.",
         "print an object with address and stopped, and job if one is named, at the end",
-        stop,
+        stop_stop,
         .takes_job = true,
         .ends = true,
     };

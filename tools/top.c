@@ -59,7 +59,7 @@ static void take_recent(struct top_view *view, const struct eps_recent *r)
     view->step_ms = r->step_ms;
 }
 
-static void on_worker(void *user, const struct eps_worker *w)
+static void top_on_worker(void *user, const struct eps_worker *w)
 {
     struct top_view *view = user;
     struct top_worker *workers = realloc(view->workers, (view->n_workers + 1) * sizeof *workers);
@@ -88,7 +88,7 @@ static void on_worker(void *user, const struct eps_worker *w)
     snprintf(to->unit, sizeof to->unit, "%s", w->unit);
 }
 
-static void on_memory(void *user, const struct eps_memory *side)
+static void top_on_memory(void *user, const struct eps_memory *side)
 {
     struct top_view *view = user;
 
@@ -119,7 +119,7 @@ static void add_rates(struct top_view *view, const struct top_view *before, uint
     }
 }
 
-static int ask(struct top *top, struct top_view *view)
+static int top_ask(struct top *top, struct top_view *view)
 {
     struct eps_status status;
     struct eps_recent recent;
@@ -132,10 +132,10 @@ static int ask(struct top *top, struct top_view *view)
     }
     if (!rc) {
         take_recent(view, &recent);
-        rc = eps_observer_workers(top->observer, on_worker, view, &top->error);
+        rc = eps_observer_workers(top->observer, top_on_worker, view, &top->error);
     }
     if (!rc)
-        rc = eps_observer_mem(top->observer, false, on_memory, view, &top->error);
+        rc = eps_observer_mem(top->observer, false, top_on_memory, view, &top->error);
     if (!rc)
         rc = eps_observer_units(top->observer, &units, &view->n_units, &top->error);
     if (!rc && view->n_units > 0) {
@@ -148,10 +148,10 @@ static int ask(struct top *top, struct top_view *view)
     return rc;
 }
 
-static int observe(struct top *top)
+static int top_observe(struct top *top)
 {
     struct top_view view = {0};
-    int rc = ask(top, &view);
+    int rc = top_ask(top, &view);
 
     if (rc) {
         top_view_free(&view);
@@ -247,7 +247,7 @@ static bool is_quit_pending(void)
 }
 
 /* Polled by libeps while it waits: keys, resizing, signals. */
-static int should_stop(void *user)
+static int top_should_stop(void *user)
 {
     struct top *top = user;
 
@@ -260,7 +260,7 @@ static int should_stop(void *user)
     return top->quit || stopping_observer(&top->stopping) != 0 || is_quit_pending();
 }
 
-static int watch(struct top *top)
+static int top_watch(struct top *top)
 {
     int rc = screen_begin(top);
 
@@ -271,7 +271,7 @@ static int watch(struct top *top)
         return rc;
     }
     while (!rc) {
-        rc = observe(top);
+        rc = top_observe(top);
         if (!rc) {
             draw(top);
             rc = eps_observer_wait(top->observer, PERIOD_MS, &top->error);
@@ -285,12 +285,12 @@ static int print_once(struct top *top)
 {
     struct winsize window;
     struct top_size size = {80, 24, top->utf8};
-    int rc = observe(top);
+    int rc = top_observe(top);
 
     if (!rc)
         rc = eps_observer_wait(top->observer, PERIOD_MS, &top->error); /* rates need two samples */
     if (!rc)
-        rc = observe(top);
+        rc = top_observe(top);
     if (rc)
         return rc;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_row > 0)
@@ -327,10 +327,10 @@ int command_top(int argc, char **argv)
     sigemptyset(&top.quit_signal);
     sigaddset(&top.quit_signal, SIGQUIT);
     sigprocmask(SIG_BLOCK, &top.quit_signal, NULL);
-    int rc = eps_observer_open(&top.observer, address, should_stop, &top, &top.error);
+    int rc = eps_observer_open(&top.observer, address, top_should_stop, &top, &top.error);
     const bool begun = !rc;
     if (!rc)
-        rc = once ? print_once(&top) : watch(&top);
+        rc = once ? print_once(&top) : top_watch(&top);
     eps_observer_close(top.observer);
     top_view_free(&top.view);
     sigprocmask(SIG_UNBLOCK, &top.quit_signal, NULL); /* a pending SIGQUIT ends the program here */

@@ -19,7 +19,7 @@ struct train {
     uint64_t made_up;    /* step of an evaluation before the first step: the checkpoint that was resumed; 0: none */
 };
 
-static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
+static void train_on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
 {
     struct train *t = user;
 
@@ -47,7 +47,7 @@ static void on_plan(void *user, const struct eps_choice *choice, const struct ep
     account_plan(choice, host, device);
 }
 
-static void on_note(void *user, const char *sentence)
+static void train_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
     struct train *t = user;
@@ -57,7 +57,7 @@ static void on_note(void *user, const char *sentence)
     fflush(stdout);
 }
 
-static void on_step(void *user, const struct eps_step *step)
+static void train_on_step(void *user, const struct eps_step *step)
 {
     struct train *t = user;
 
@@ -78,13 +78,13 @@ static void on_step(void *user, const struct eps_step *step)
     progress_step(&t->progress, step);
 }
 
-static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+static void train_on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
 {
     struct train *t = user;
     progress_evaluating(&t->progress, n_tokens, n_all);
 }
 
-static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens)
+static void train_on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens)
 {
     struct train *t = user;
 
@@ -100,7 +100,7 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
         t->made_up = step;
 }
 
-static void on_scored(void *user, const struct eps_score *scores, size_t n)
+static void train_on_scored(void *user, const struct eps_score *scores, size_t n)
 {
     struct train *t = user;
 
@@ -115,7 +115,7 @@ static void on_scored(void *user, const struct eps_score *scores, size_t n)
     fflush(stdout);
 }
 
-static void on_memory(void *user, const struct eps_memory *side)
+static void train_on_memory(void *user, const struct eps_memory *side)
 {
     struct train *t = user;
 
@@ -154,27 +154,27 @@ static void on_save_failed(void *user, uint64_t step, const char *why)
     progress_trouble(&t->progress, why);
 }
 
-static int should_stop(void *user)
+static int train_should_stop(void *user)
 {
     struct train *t = user;
     return stopping_observer(&t->stopping);
 }
 
-static int run(const struct command *command, const struct eps_train_options *options)
+static int train_run(const struct command *command, const struct eps_train_options *options)
 {
-    const struct eps_train_events events = {.on_start = on_start,
+    const struct eps_train_events events = {.on_start = train_on_start,
                                             .on_disk = on_disk,
                                             .on_plan = on_plan,
-                                            .on_step = on_step,
-                                            .on_evaluating = on_evaluating,
-                                            .on_evaluated = on_evaluated,
-                                            .on_scored = on_scored,
-                                            .on_memory = on_memory,
+                                            .on_step = train_on_step,
+                                            .on_evaluating = train_on_evaluating,
+                                            .on_evaluated = train_on_evaluated,
+                                            .on_scored = train_on_scored,
+                                            .on_memory = train_on_memory,
                                             .on_sample = on_sample,
                                             .on_saved = on_saved,
                                             .on_save_failed = on_save_failed,
-                                            .on_note = on_note,
-                                            .should_stop = should_stop};
+                                            .on_note = train_on_note,
+                                            .should_stop = train_should_stop};
     struct train t = {.account = {.before = NAN, .after = NAN},
                       .free_memory = options->device_mem == 0 && !options->resume && !options->attach};
     struct eps_error error;
@@ -209,7 +209,7 @@ int command_train(int argc, char **argv)
         options.arguments, options.n};
     int status = table_options_parse(&options, &command, argc, argv);
     if (status < 0)
-        status = run(&command, &asked);
+        status = train_run(&command, &asked);
     table_options_free(&options);
     return status;
 }

@@ -16,7 +16,7 @@ static void on_up(void *user, const char *address, uint32_t n_workers)
     fflush(stdout);
 }
 
-static void on_note(void *user, const char *sentence)
+static void up_on_note(void *user, const char *sentence)
 {
     char text[OPTIONS_TEXT];
 
@@ -37,7 +37,7 @@ int command_up(int argc, char **argv)
 {
     struct eps_up_options options = eps_up_defaults();
     struct stopping stopping;
-    const struct eps_up_events events = {on_up, on_note, stopping_should_stop};
+    const struct eps_up_events events = {on_up, up_on_note, stopping_should_stop};
     struct eps_error error = {""};
     const struct argument arguments[] = {
         {"NAME", NULL, ARGUMENT_POSITIONAL, &options.name, "the daemon's name or directory, as epsd --listen takes it"},

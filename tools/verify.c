@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static void print_line(void *user, const char *path, uint64_t step, const char *why)
+static void verify_print_line(void *user, const char *path, uint64_t step, const char *why)
 {
     (void)user;
     const char *plain = terminal_style(stdout, TERMINAL_PLAIN);
@@ -52,7 +52,7 @@ int command_verify(int argc, char **argv)
     if (!directory)
         return arguments_fail(&command, -EDOM, "DIR is needed: a step-N, or the directory of a run");
     json_t *list = json ? json_array() : NULL;
-    int rc = eps_verify(directory, json ? add_to_list : print_line, list, &error);
+    int rc = eps_verify(directory, json ? add_to_list : verify_print_line, list, &error);
     if (json && (rc == 0 || json_array_size(list) > 0))
         answer_print(json_incref(list));
     json_decref(list);

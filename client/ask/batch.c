@@ -73,7 +73,7 @@ static void tell_tokens(struct batch *b, struct text *text)
     }
 }
 
-static void add(struct eps_generated *sum, const struct text *text)
+static void batch_add(struct eps_generated *sum, const struct text *text)
 {
     const bool first = text->prompt == 0 && text->sample == 0;
 
@@ -96,7 +96,7 @@ static void drop_text(struct batch *b)
 }
 
 /* Tells of texts in order, up to the first that goes on; at the end, after rc, of those too that were interrupted. */
-static void tell(struct batch *b, bool end, int rc)
+static void batch_tell(struct batch *b, bool end, int rc)
 {
     while (b->oldest) {
         struct text *text = b->oldest;
@@ -104,7 +104,7 @@ static void tell(struct batch *b, bool end, int rc)
             tell_tokens(b, text);
         if (!text->done && !end)
             return;
-        add(b->sum, text);
+        batch_add(b->sum, text);
         if (b->options->events->on_end && (!rc || rc == -EINTR))
             b->options->events->on_end(b->options->user, &text->out);
         drop_text(b);
@@ -123,7 +123,7 @@ static uint32_t half(const struct batch *b)
     return b->options->window > 1 ? b->options->window / 2 : 1;
 }
 
-static const struct client_prompt *prompt_of(const struct batch *b, const struct row *row)
+static const struct client_prompt *batch_prompt_of(const struct batch *b, const struct row *row)
 {
     return &b->options->prompts[row->text->prompt];
 }
@@ -147,11 +147,11 @@ static int begin_text(struct batch *b, uint32_t r, struct error *err)
         b->next_sample = 0, b->next_prompt++;
     row->text = text;
     row->waits = true;
-    const struct client_prompt begin = client_batch_begin(b->writer, prompt_of(b, row));
+    const struct client_prompt begin = client_batch_begin(b->writer, batch_prompt_of(b, row));
     const bool slides = begin.n > o->window;
     row->n_window = slides ? half(b) : (uint32_t)begin.n;
     memcpy(row->window, begin.ids + (begin.n - row->n_window), row->n_window * sizeof *row->window);
-    text->out.n_prompt = (uint32_t)prompt_of(b, row)->n;
+    text->out.n_prompt = (uint32_t)batch_prompt_of(b, row)->n;
     text->out.n_slides = slides;
     b->writer->lines[r].sampler.options.seed = o->seed + text->sample;
     return client_writer_begin(b->writer, r, begin.ids, begin.n, err);
@@ -222,7 +222,7 @@ static bool is_source(const struct batch *b, uint32_t r)
 /* Runs what the rows have to run. A row whose tokens are still to be copied only goes on after them: to run others in
  * their place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they
  * run again if the worker is lost. */
-static int run_rows(struct batch *b, struct error *err)
+static int batch_run_rows(struct batch *b, struct error *err)
 {
     struct plan_tokens tokens[PLAN_GENERATE_ROWS];
     uint32_t n = 0;
@@ -237,7 +237,8 @@ static int run_rows(struct batch *b, struct error *err)
         tokens[r] = (struct plan_tokens){.from = row->from, .first = row->first, .n = row->n_window - row->first};
         memcpy(client_job_ids(&b->writer->job, r), row->window, row->n_window * sizeof *row->window);
         if (client_writer_has_source(b->writer) && row->text->out.n_tokens == 0)
-            client_writer_put_source(&tokens[r], b->writer, r, prompt_of(b, row)->ids, (uint32_t)prompt_of(b, row)->n);
+            client_writer_put_source(&tokens[r], b->writer, r, batch_prompt_of(b, row)->ids,
+                                     (uint32_t)batch_prompt_of(b, row)->n);
         n++;
     }
     return n > 0 ? client_job_generate(&b->writer->job, tokens, b->n_rows, err) : 0;
@@ -246,7 +247,7 @@ static int run_rows(struct batch *b, struct error *err)
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 /* Notes a token for the caller. */
-static int note(struct batch *b, uint32_t r, uint32_t id, struct error *err)
+static int batch_note(struct batch *b, uint32_t r, uint32_t id, struct error *err)
 {
     struct text *text = b->rows[r].text;
     const bool last = text->out.ended || text->out.n_tokens + 1 == b->options->n_tokens;
@@ -291,7 +292,7 @@ static void extend_window(struct batch *b, uint32_t r, uint32_t id)
 }
 
 /* The row's next token, if it has run all before: of the prompt's logits, or of those of the pass. */
-static int draw(struct batch *b, uint32_t r, struct error *err)
+static int batch_draw(struct batch *b, uint32_t r, struct error *err)
 {
     struct row *row = &b->rows[r];
     struct text *text = row->text;
@@ -314,9 +315,9 @@ static int draw(struct batch *b, uint32_t r, struct error *err)
         row->from = r;
     }
     int rc = client_writer_choose(&id, &text->out.ended, b->writer, r, logits,
-                                  prompt_of(b, row)->n + (uint64_t)text->out.n_tokens, err);
+                                  batch_prompt_of(b, row)->n + (uint64_t)text->out.n_tokens, err);
     if (!rc)
-        rc = note(b, r, id, err);
+        rc = batch_note(b, r, id, err);
     if (!rc && !text->done)
         extend_window(b, r, id);
     return rc;
@@ -335,11 +336,11 @@ static void add_time(struct eps_generated *out, double ms, bool first)
 }
 
 /* One pass: a token of each text, at most. */
-static int advance(struct batch *b, struct error *err)
+static int batch_advance(struct batch *b, struct error *err)
 {
     const uint64_t since_ns = uv_hrtime();
     bool ready[PLAN_GENERATE_ROWS], was_first[PLAN_GENERATE_ROWS], all_first = true;
-    int rc = run_rows(b, err);
+    int rc = batch_run_rows(b, err);
 
     for (uint32_t r = 0; !rc && r < b->n_rows; r++) {
         ready[r] = is_ready(&b->rows[r]);
@@ -347,7 +348,7 @@ static int advance(struct batch *b, struct error *err)
             continue;
         was_first[r] = b->rows[r].text->out.n_tokens == 0;
         all_first = all_first && was_first[r];
-        rc = draw(b, r, err);
+        rc = batch_draw(b, r, err);
     }
     if (rc)
         return rc;
@@ -361,7 +362,7 @@ static int advance(struct batch *b, struct error *err)
 
 /* ---- all texts --------------------------------------------------------------------------------------------------- */
 
-static int open_rows(struct batch *b, struct error *err)
+static int batch_open_rows(struct batch *b, struct error *err)
 {
     const uint32_t window = b->options->window;
     int rc = 0;
@@ -379,21 +380,21 @@ static int open_rows(struct batch *b, struct error *err)
     return rc;
 }
 
-static int run(struct batch *b, struct error *err)
+static int batch_run(struct batch *b, struct error *err)
 {
     const struct eps_generate_events *events = b->options->events;
-    int rc = open_rows(b, err);
+    int rc = batch_open_rows(b, err);
 
     while (!rc && b->oldest) {
         if (events->should_stop && events->should_stop(b->options->user))
             return error_set(err, -EINTR, "interrupted");
         start_texts(b);
-        rc = advance(b, err);
+        rc = batch_advance(b, err);
         for (uint32_t r = 0; !rc && r < b->n_rows; r++)
             if (b->rows[r].text && b->rows[r].text->done)
                 rc = begin_text(b, r, err);
         if (!rc)
-            tell(b, false, 0);
+            batch_tell(b, false, 0);
     }
     return rc;
 }
@@ -417,8 +418,8 @@ int client_batch_run(struct eps_generated *out, const struct client_batch_option
                         .common = &common,
                         .sum = out,
                         .n_rows = options->writer->job.microbatch};
-    const int rc = run(b, err);
-    tell(b, true, rc);
+    const int rc = batch_run(b, err);
+    batch_tell(b, true, rc);
     for (uint32_t r = 0; r < b->n_rows; r++) {
         free(b->rows[r].window);
         free(b->rows[r].logits);

@@ -108,7 +108,7 @@ static void close_searches(struct beams *b)
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
-static double log_sum_exp(const float *logits, uint32_t n)
+static double beams_log_sum_exp(const float *logits, uint32_t n)
 {
     double most = -INFINITY, sum = 0;
 
@@ -120,7 +120,7 @@ static double log_sum_exp(const float *logits, uint32_t n)
 }
 
 /* Puts a candidate where it belongs, behind those that are as good. */
-static void keep(struct search *s, uint32_t n_kept, struct candidate candidate)
+static void beams_keep(struct search *s, uint32_t n_kept, struct candidate candidate)
 {
     if (s->n_best == n_kept && !(candidate.score > s->best[n_kept - 1].score))
         return;
@@ -138,16 +138,16 @@ static int find_best(const struct beams *b, struct search *s, struct error *err)
     s->n_best = 0;
     for (uint32_t i = 0; i < s->n_live; i++) {
         const float *logits = client_job_logits(&b->writer->job, s->live[i].row);
-        const double base = s->live[i].score - log_sum_exp(logits, vocabulary);
+        const double base = s->live[i].score - beams_log_sum_exp(logits, vocabulary);
         if (!isfinite(base))
             return error_set(err, -EINVAL, "the model's logits are no numbers: its weights are damaged");
         for (uint32_t token = 0; token < vocabulary; token++)
-            keep(s, b->n_kept, (struct candidate){base + logits[token], i, token});
+            beams_keep(s, b->n_kept, (struct candidate){base + logits[token], i, token});
     }
     return 0;
 }
 
-static void extend(struct beam *out, const struct beam *of, const struct candidate *by)
+static void beams_extend(struct beam *out, const struct beam *of, const struct candidate *by)
 {
     memcpy(out->ids, of->ids, of->n * sizeof *of->ids);
     out->n = of->n;
@@ -172,7 +172,7 @@ static void end_beam(const struct beams *b, struct search *s, const struct candi
     } else {
         s->n_ended++;
     }
-    extend(&s->ended[at], of, by);
+    beams_extend(&s->ended[at], of, by);
     s->ended[at].score = score;
 }
 
@@ -199,7 +199,7 @@ static void assign_rows(const struct beams *b, struct search *s)
 }
 
 /* Makes hypotheses of the candidates that end, if among the n_beams best, and the next beams of the others. */
-static void divide(const struct beams *b, struct search *s)
+static void beams_divide(const struct beams *b, struct search *s)
 {
     const bool last = s->live[0].n + 1 == b->options->n_tokens;
 
@@ -210,7 +210,7 @@ static void divide(const struct beams *b, struct search *s)
         if (ends && i < b->n_beams)
             end_beam(b, s, by);
         else if (!ends && s->n_next < b->n_beams)
-            extend(&s->next[s->n_next++], &s->live[by->beam], by);
+            beams_extend(&s->next[s->n_next++], &s->live[by->beam], by);
     }
     assign_rows(b, s);
     struct beam *const live = s->live;
@@ -291,7 +291,7 @@ static int tell_text(const struct beams *b, size_t prompt, struct error *err)
 }
 
 /* Tells of texts in order, up to the first that is not found. */
-static int tell(struct beams *b, struct error *err)
+static int beams_tell(struct beams *b, struct error *err)
 {
     int rc = 0;
 
@@ -330,7 +330,7 @@ static void put_beam(const struct beams *b, const struct search *s, const struct
     }
 }
 
-static int run_rows(struct beams *b, struct error *err)
+static int beams_run_rows(struct beams *b, struct error *err)
 {
     struct plan_tokens tokens[PLAN_GENERATE_ROWS];
     const uint32_t n_rows = b->n_searches * b->n_beams;
@@ -344,10 +344,10 @@ static int run_rows(struct beams *b, struct error *err)
 }
 
 /* One pass: a token of each live beam. */
-static int advance(struct beams *b, struct error *err)
+static int beams_advance(struct beams *b, struct error *err)
 {
     const uint64_t since_ns = uv_hrtime();
-    int rc = run_rows(b, err);
+    int rc = beams_run_rows(b, err);
     bool first = true;
 
     const double ms = (double)(uv_hrtime() - since_ns) / 1e6;
@@ -359,7 +359,7 @@ static int advance(struct beams *b, struct error *err)
         rc = find_best(b, s, err);
         if (rc)
             break;
-        divide(b, s);
+        beams_divide(b, s);
         if (is_done(b, s)) {
             rc = end_search(b, s, err);
             begin_search(b, s);
@@ -369,7 +369,7 @@ static int advance(struct beams *b, struct error *err)
     return rc;
 }
 
-static int run(struct beams *b, struct error *err)
+static int beams_run(struct beams *b, struct error *err)
 {
     const struct eps_generate_events *events = b->options->events;
     int rc = open_searches(b, err);
@@ -379,8 +379,8 @@ static int run(struct beams *b, struct error *err)
     while (!rc && b->n_told < b->options->n_prompts) {
         if (events->should_stop && events->should_stop(b->options->user))
             return error_set(err, -EINTR, "interrupted");
-        rc = advance(b, err);
-        rc = rc ? rc : tell(b, err);
+        rc = beams_advance(b, err);
+        rc = rc ? rc : beams_tell(b, err);
     }
     return rc;
 }
@@ -403,7 +403,7 @@ int client_beams_run(struct eps_generated *out, const struct client_batch_option
                          " needs memory for as many texts at once, and the device has it for %" PRIu32
                          ": give it more memory, or fewer beams",
                          n_beams, n_rows);
-    const int rc = run(&b, err);
+    const int rc = beams_run(&b, err);
     close_searches(&b);
     return rc;
 }

@@ -111,7 +111,7 @@ static char *print_training(const struct bias *b, const struct eps_train_options
     return text;
 }
 
-static int put_text(const char *path, const char *text, struct error *err)
+static int bias_put_text(const char *path, const char *text, struct error *err)
 {
     FILE *file = fopen(path, "wxe");
     const bool put = file && fputs(text, file) >= 0;
@@ -141,7 +141,7 @@ static int link_checkpoint(const struct bias *b, const char *directory, const st
     }
     snprintf(path, sizeof path, "%s/" CHECKPOINT_TRAINING, directory);
     if (!rc)
-        rc = put_text(path, text, err);
+        rc = bias_put_text(path, text, err);
     free(text);
     return rc;
 }
@@ -194,7 +194,7 @@ static size_t layer_length(const char *tensor)
     return 0;
 }
 
-static int add_layer(struct bias *b, const char *name, size_t n, struct error *err)
+static int bias_add_layer(struct bias *b, const char *name, size_t n, struct error *err)
 {
     struct eps_bias_layer *layers = realloc(b->layers, (b->n_layers + 1) * sizeof *layers);
 
@@ -207,7 +207,7 @@ static int add_layer(struct bias *b, const char *name, size_t n, struct error *e
 }
 
 /* The number after "transformer.h.", by which layers with the same stem follow each other. */
-static int by_number(const void *a, const void *b)
+static int bias_by_number(const void *a, const void *b)
 {
     const char *const left = ((const struct eps_bias_layer *)a)->name, *const right =
                                                                            ((const struct eps_bias_layer *)b)->name;
@@ -221,7 +221,7 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Moments come as "m.NAME". */
-static const char *gradient_of(const struct safetensors_entry *entry)
+static const char *bias_gradient_of(const struct safetensors_entry *entry)
 {
     return strncmp(entry->name, "m.", 2) == 0 ? entry->name + 2 : NULL;
 }
@@ -243,20 +243,20 @@ static int list_layers(struct bias *b, const struct safetensors *file, struct er
 
     b->n_layers = 0;
     for (size_t i = 0; !rc && i < file->n_entries; i++) {
-        const char *name = gradient_of(&file->entries[i]);
+        const char *name = bias_gradient_of(&file->entries[i]);
         const size_t n = name ? layer_length(name) : 0;
         bool known = n == 0 || n >= sizeof b->layers->name;
         for (size_t k = 0; !known && k < b->n_layers; k++)
             known = strncmp(b->layers[k].name, name, n) == 0 && !b->layers[k].name[n];
         if (!known)
-            rc = add_layer(b, name, n, err);
+            rc = bias_add_layer(b, name, n, err);
     }
     if (!rc && b->n_layers > 0)
-        qsort(b->layers, b->n_layers, sizeof *b->layers, by_number);
+        qsort(b->layers, b->n_layers, sizeof *b->layers, bias_by_number);
     if (!rc)
-        rc = add_layer(b, "other", 5, err);
+        rc = bias_add_layer(b, "other", 5, err);
     if (!rc)
-        rc = add_layer(b, "all", 3, err);
+        rc = bias_add_layer(b, "all", 3, err);
     free(b->sums);
     b->sums = rc ? NULL : calloc(b->n_layers, sizeof *b->sums);
     if (!rc && !b->sums)
@@ -314,15 +314,15 @@ static int visit_tensor(const struct bias *b, const struct safetensors_entry *ex
             break;
         for (uint64_t i = 0; draw && apart && i < n; i++)
             piece.apart[i] += (double)right[i] - (double)left[i];
-        visit(b, find_sums(b, gradient_of(exact)), &piece);
+        visit(b, find_sums(b, bias_gradient_of(exact)), &piece);
         visit(b, &b->sums[b->n_layers - 1], &piece);
     }
     return rc;
 }
 
 /* draw: NULL: the mean of all. */
-static int visit_all(const struct bias *b, const struct gradients *g, const struct safetensors *draw,
-                     visit_piece *visit, struct error *err)
+static int bias_visit_all(const struct bias *b, const struct gradients *g, const struct safetensors *draw,
+                          visit_piece *visit, struct error *err)
 {
     double *apart = g->apart;
     int rc = 0;
@@ -330,7 +330,7 @@ static int visit_all(const struct bias *b, const struct gradients *g, const stru
     for (size_t i = 0; !rc && i < g->exact.n_entries; i++) {
         const struct safetensors_entry *exact = &g->exact.entries[i],
                                        *drawn = draw ? safetensors_find(draw, exact->name) : NULL;
-        if (!gradient_of(exact))
+        if (!bias_gradient_of(exact))
             continue;
         rc = draw && !drawn ? error_set(err, -EINVAL, "%.100s is missing with --approximate", exact->name)
                             : visit_tensor(b, exact, drawn, apart, visit, err);
@@ -339,7 +339,7 @@ static int visit_all(const struct bias *b, const struct gradients *g, const stru
     return rc;
 }
 
-static void finish(const struct bias *b)
+static void bias_finish(const struct bias *b)
 {
     const double n = b->options->draws;
 
@@ -359,7 +359,7 @@ static int begin_apart(const struct bias *b, struct gradients *g, struct error *
     char path[PATH_MAX + 64];
 
     for (size_t i = 0; i < g->exact.n_entries; i++)
-        g->apart_bytes += gradient_of(&g->exact.entries[i]) ? g->exact.entries[i].n * sizeof *g->apart : 0;
+        g->apart_bytes += bias_gradient_of(&g->exact.entries[i]) ? g->exact.entries[i].n * sizeof *g->apart : 0;
     snprintf(path, sizeof path, "%s/apart", b->scratch);
     const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -412,7 +412,7 @@ static int choose_form(struct bias *b, struct error *err)
     return 0;
 }
 
-static int check_options(const struct bias *b, struct error *err)
+static int bias_check_options(const struct bias *b, struct error *err)
 {
     const struct eps_train_options *o = &b->record.options;
 
@@ -433,7 +433,7 @@ static int check_options(const struct bias *b, struct error *err)
     return 0;
 }
 
-static int read_checkpoint(struct bias *b, struct error *err)
+static int bias_read_checkpoint(struct bias *b, struct error *err)
 {
     const int fd = open(b->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int rc =
@@ -446,7 +446,7 @@ static int read_checkpoint(struct bias *b, struct error *err)
     if (fd >= 0)
         close(fd);
     if (!rc)
-        rc = check_options(b, err);
+        rc = bias_check_options(b, err);
     return rc ? rc : choose_form(b, err);
 }
 
@@ -472,7 +472,7 @@ static int add_draw(struct bias *b, const struct gradients *g, uint32_t number, 
     if (!rc)
         rc = safetensors_open(&draw, fd, err);
     if (!rc)
-        rc = visit_all(b, g, &draw, g->apart ? add_distances : add_mean, err);
+        rc = bias_visit_all(b, g, &draw, g->apart ? add_distances : add_mean, err);
     safetensors_close(&draw);
     if (fd >= 0)
         close(fd);
@@ -480,7 +480,7 @@ static int add_draw(struct bias *b, const struct gradients *g, uint32_t number, 
     return rc;
 }
 
-static int measure(struct bias *b, struct error *err)
+static int bias_measure(struct bias *b, struct error *err)
 {
     struct gradients g = {.fd = -1};
     int rc = make_gradient(b, &g.fd, "exact", NULL, err);
@@ -494,9 +494,9 @@ static int measure(struct bias *b, struct error *err)
     for (uint32_t i = 0; !rc && i < b->options->draws; i++)
         rc = add_draw(b, &g, i, err);
     if (!rc && g.apart)
-        rc = visit_all(b, &g, NULL, add_mean, err);
+        rc = bias_visit_all(b, &g, NULL, add_mean, err);
     if (!rc)
-        finish(b);
+        bias_finish(b);
     if (g.apart)
         munmap(g.apart, g.apart_bytes);
     safetensors_close(&g.exact);
@@ -508,12 +508,12 @@ static int measure(struct bias *b, struct error *err)
 /* Tells of the checkpoint at b->path; `directory` holds its runs. */
 static int tell_checkpoint(struct bias *b, const char *directory, struct error *err)
 {
-    int rc = read_checkpoint(b, err);
+    int rc = bias_read_checkpoint(b, err);
 
     if (!rc)
         rc = make_scratch(b, directory, err);
     if (!rc)
-        rc = measure(b, err);
+        rc = bias_measure(b, err);
     if (!rc && b->events && b->events->on_bias) {
         const struct eps_bias bias = {b->checkpoint.step, b->form, b->options->draws, b->layers, b->n_layers};
         b->events->on_bias(b->user, &bias);

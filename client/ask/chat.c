@@ -33,7 +33,7 @@ struct eps_chat {
     struct client_text answer;
 };
 
-static int ask(const struct eps_chat *chat)
+static int ask_chat_ask(const struct eps_chat *chat)
 {
     return chat->events.should_stop ? chat->events.should_stop(chat->user) : 0;
 }
@@ -41,7 +41,7 @@ static int ask(const struct eps_chat *chat)
 /* While the worker computes, only the end of all can interrupt. */
 static int should_end(void *user)
 {
-    return ask(user) > 1;
+    return ask_chat_ask(user) > 1;
 }
 
 static void pass_note(void *user, const char *sentence)
@@ -52,7 +52,7 @@ static void pass_note(void *user, const char *sentence)
         chat->events.on_note(chat->user, sentence);
 }
 
-static int add_message(struct eps_chat *chat, const char *role, const char *text, size_t n, struct error *err)
+static int chat_add_message(struct eps_chat *chat, const char *role, const char *text, size_t n, struct error *err)
 {
     json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", n > 0 ? text : "", n);
 
@@ -90,10 +90,10 @@ static int open_template(struct eps_chat *chat, struct error *err)
         return rc;
     if (client_utf8_whole((const uint8_t *)system, strlen(system)) < strlen(system))
         return error_set(err, -EDOM, "--system is not UTF-8 text");
-    return add_message(chat, "system", system, strlen(system), err);
+    return chat_add_message(chat, "system", system, strlen(system), err);
 }
 
-static int resolve(struct eps_chat *chat, struct error *err)
+static int chat_resolve(struct eps_chat *chat, struct error *err)
 {
     const uint32_t n_positions = chat->forward.model.config.n_positions;
     struct eps_chat_options *o = &chat->options;
@@ -135,7 +135,7 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
     if (!rc)
         rc = open_template(chat, err);
     if (!rc)
-        rc = resolve(chat, err);
+        rc = chat_resolve(chat, err);
     return rc ? rc : client_writer_start(&chat->writer, o->context, 1, err);
 }
 
@@ -185,7 +185,7 @@ void eps_chat_close(struct eps_chat *chat)
 /* ---- A turn ---- */
 
 /* The tokens of the conversation, up to where the answer begins. */
-static int encode(struct client_tokens *out, struct eps_chat *chat, struct error *err)
+static int chat_encode(struct client_tokens *out, struct eps_chat *chat, struct error *err)
 {
     struct client_rendering text;
     uint64_t n_spelled = 0;
@@ -228,13 +228,13 @@ static uint32_t drop_turn(struct eps_chat *chat)
 }
 
 /* Encodes the conversation, with as many old turns as leave room for the answer. */
-static int fit(struct client_tokens *out, struct eps_answer *answer, struct eps_chat *chat, struct error *err)
+static int chat_fit(struct client_tokens *out, struct eps_answer *answer, struct eps_chat *chat, struct error *err)
 {
     const uint32_t context = chat->options.context, quarter = context / 4 > 0 ? context / 4 : 1;
     const uint32_t room = chat->options.n_tokens < quarter ? chat->options.n_tokens : quarter;
 
     for (;;) {
-        int rc = encode(out, chat, err);
+        int rc = chat_encode(out, chat, err);
         if (rc || (room < context && out->n <= context - room))
             return rc;
         const uint32_t n = drop_turn(chat);
@@ -279,7 +279,7 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
         chat->n_row = first = n_all;
         *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
         out->n_tokens++;
-        out->interrupted = ask(chat) > 0;
+        out->interrupted = ask_chat_ask(chat) > 0;
         out->full = !out->ended && n_all == context;
         if (n_all < context)
             chat->row[n_all++] = id;
@@ -295,8 +295,8 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
 
 /* A person may think for as long as they like. If others wait meanwhile, their jobs come first: then all of the
  * conversation is run again. */
-static int answer(struct eps_answer *out, struct eps_chat *chat, const struct client_tokens *tokens, uint32_t reused,
-                  struct error *err)
+static int chat_answer(struct eps_answer *out, struct eps_chat *chat, const struct client_tokens *tokens,
+                       uint32_t reused, struct error *err)
 {
     int rc = write_answer(out, chat, tokens, reused, err);
 
@@ -307,7 +307,7 @@ static int answer(struct eps_answer *out, struct eps_chat *chat, const struct cl
     return rc ? rc : write_answer(out, chat, tokens, 0, err);
 }
 
-static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct error *err)
+static int chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
     const size_t at = client_utf8_whole((const uint8_t *)text, n);
@@ -317,18 +317,18 @@ static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, 
         return error_set(err, -EINVAL, "the message is not UTF-8 text: byte %zu is 0x%02X", at,
                          (unsigned char)text[at]);
     json_t *before = json_copy(chat->messages);
-    int rc = before ? add_message(chat, "user", text, n, err) : error_memory(err);
+    int rc = before ? chat_add_message(chat, "user", text, n, err) : error_memory(err);
     if (!rc)
-        rc = fit(&tokens, out, chat, err);
+        rc = chat_fit(&tokens, out, chat, err);
     while (!rc && reused < chat->n_row && reused + 1 < tokens.n && chat->row[reused] == tokens.ids[reused])
         reused++;
     chat->answer.n = 0;
     if (!rc) {
         out->n_prompt = (uint32_t)tokens.n, out->n_reused = reused;
-        rc = answer(out, chat, &tokens, reused, err);
+        rc = chat_answer(out, chat, &tokens, reused, err);
     }
     if (!rc)
-        rc = add_message(chat, "assistant", chat->answer.bytes, chat->answer.n, err);
+        rc = chat_add_message(chat, "assistant", chat->answer.bytes, chat->answer.n, err);
     if (rc && before) { /* as if it had not been said */
         json_array_clear(chat->messages);
         json_array_extend(chat->messages, before);
@@ -343,5 +343,5 @@ int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text
     struct error err = {""};
 
     *out = (struct eps_answer){0};
-    return client_report(error, &err, say(out, chat, text, n, &err));
+    return client_report(error, &err, chat_say(out, chat, text, n, &err));
 }

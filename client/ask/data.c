@@ -38,7 +38,7 @@ struct show {
     size_t cap;
 };
 
-static int ask(void *user, struct error *err)
+static int data_ask(void *user, struct error *err)
 {
     const struct show *s = user;
 
@@ -46,7 +46,7 @@ static int ask(void *user, struct error *err)
 }
 
 /* Shows a row of n ids (CLIENT_TOKEN_TRAINED), of which the first n_seen are seen, and counts them. */
-static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids, struct error *err)
+static int data_add_row(struct show *s, struct eps_data_row row, const uint32_t *ids, struct error *err)
 {
     const uint64_t limit = s->options->limit == UINT64_MAX ? DEFAULT_LIMIT : s->options->limit;
     struct eps_data_counts *counts = &s->counts;
@@ -74,7 +74,7 @@ static int add_row(struct show *s, struct eps_data_row row, const uint32_t *ids,
     return 0;
 }
 
-static int by_number(const void *a, const void *b)
+static int data_by_number(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
@@ -85,7 +85,7 @@ static void find_quantiles(struct eps_data_counts *counts, uint32_t *lengths, si
 {
     static const unsigned percent[EPS_DATA_QUANTILES] = {50, 90, 95, 99};
 
-    qsort(lengths, n, sizeof *lengths, by_number);
+    qsort(lengths, n, sizeof *lengths, data_by_number);
     for (size_t i = 0; n > 0 && i < EPS_DATA_QUANTILES; i++)
         counts->quantiles[i] = lengths[(n * percent[i] + 99) / 100 - 1];
     counts->longest = n > 0 ? lengths[n - 1] : 0;
@@ -128,7 +128,7 @@ static int show_documents(struct show *s, const struct client_corpus *documents,
         if (!rc)
             rc = client_corpus_tokens(documents, ids, k, n, err);
         if (!rc)
-            rc = add_row(s, row, ids, err);
+            rc = data_add_row(s, row, ids, err);
         if (!rc && k % 1024 == 0)
             rc = client_watch_ask(&s->watch, err);
     }
@@ -168,8 +168,8 @@ static int show_conversations(struct show *s, bool pairs, struct error *err)
 /* ---- Packed rows ---- */
 
 /* Reads the documents of row k, one behind the other, into ids. */
-static int read_packed(struct eps_data_row *row, struct eps_data_document *list, uint32_t *ids, const struct show *s,
-                       const struct client_packed *packed, uint32_t k, struct error *err)
+static int data_read_packed(struct eps_data_row *row, struct eps_data_document *list, uint32_t *ids,
+                            const struct show *s, const struct client_packed *packed, uint32_t k, struct error *err)
 {
     const struct client_corpus *documents = packed->documents;
     const uint32_t *places;
@@ -203,9 +203,9 @@ static int show_packed_rows(struct show *s, const struct client_packed *packed, 
     int rc = list && ids ? 0 : error_memory(err);
 
     for (uint32_t k = 0; !rc && k < packed->packing.n_rows; k++) {
-        rc = read_packed(&row, list, ids, s, packed, client_packing_row(&packed->packing, k), err);
+        rc = data_read_packed(&row, list, ids, s, packed, client_packing_row(&packed->packing, k), err);
         if (!rc)
-            rc = add_row(s, row, ids, err);
+            rc = data_add_row(s, row, ids, err);
         if (!rc && k % 1024 == 0)
             rc = client_watch_ask(&s->watch, err);
     }
@@ -214,7 +214,7 @@ static int show_packed_rows(struct show *s, const struct client_packed *packed, 
     return rc;
 }
 
-static int count_documents(struct show *s, const struct client_packed *packed, struct error *err)
+static int data_count_documents(struct show *s, const struct client_packed *packed, struct error *err)
 {
     const struct client_corpus *documents = packed->documents;
 
@@ -253,7 +253,7 @@ static int show_packed(struct show *s, struct error *err)
     else
         rc = client_source_read(source, &rules, err);
     if (!rc)
-        rc = count_documents(s, client_packed_of(source), err);
+        rc = data_count_documents(s, client_packed_of(source), err);
     if (!rc)
         rc = show_packed_rows(s, client_packed_of(source), err);
     if (!rc)
@@ -281,7 +281,7 @@ static int show_window(struct show *s, struct client_source *source, uint64_t k,
     for (uint32_t i = 1; i <= n; i++)
         ids[i] |= CLIENT_TOKEN_TRAINED;
     s->lengths[k] = n + 1;
-    return add_row(s, (struct eps_data_row){.path = "", .n = n + 1, .n_seen = n + 1}, ids, err);
+    return data_add_row(s, (struct eps_data_row){.path = "", .n = n + 1, .n_seen = n + 1}, ids, err);
 }
 
 static int show_windows(struct show *s, struct client_source *source, struct error *err)
@@ -342,7 +342,7 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
                : error_set(err, -EDOM, "%s goes with --pack: without it, rows are shown as they come", alone);
 }
 
-static int open_model(struct show *s, struct error *err)
+static int data_open_model(struct show *s, struct error *err)
 {
     const uint32_t seq = s->options->seq;
     const struct client_model_name name = {s->options->model, s->options->base_model};
@@ -365,10 +365,10 @@ static int open_model(struct show *s, struct error *err)
     return rc;
 }
 
-static int show(struct show *s, struct error *err)
+static int data_show(struct show *s, struct error *err)
 {
     const struct client_source_ops *kind;
-    int rc = open_model(s, err);
+    int rc = data_open_model(s, err);
 
     if (!rc) {
         rc = client_data_open(&s->data, s->options->data, s->options->n_data, err);
@@ -403,7 +403,7 @@ int eps_data(struct eps_data_counts *out, const struct eps_data_options *options
                      .events = events ? events : &silent,
                      .user = user,
                      .model = {.config_fd = -1},
-                     .watch = {.ask = ask, .data = &s}};
+                     .watch = {.ask = data_ask, .data = &s}};
     struct error err = {""};
     int rc = 0;
 
@@ -419,7 +419,7 @@ int eps_data(struct eps_data_counts *out, const struct eps_data_options *options
     else if (options->images)
         rc = client_data_images(&s.counts.images, options, s.events, user, &s.watch, &err);
     else
-        rc = show(&s, &err);
+        rc = data_show(&s, &err);
     if (!rc && s.events->on_note) {
         client_unread_tell(&s.data, "--data", s.events->on_note, user);
         client_unread_tell(&s.eval_data, "--eval-data", s.events->on_note, user);

@@ -33,8 +33,8 @@ static void tell_sizes(struct eps_data_images *out, const struct client_source *
     out->most_height = all.height, out->most_width = all.width;
 }
 
-static int tell(struct eps_data_images *out, struct client_source *source, const struct client_watch *watch,
-                struct error *err)
+static int data_images_tell(struct eps_data_images *out, struct client_source *source, const struct client_watch *watch,
+                            struct error *err)
 {
     const struct client_frame *frame = client_image_rows_frame(source);
     struct client_channel_sums sums;
@@ -84,7 +84,7 @@ int client_data_images(struct eps_data_images *out, const struct eps_data_option
     if (!rc)
         rc = client_source_divide(source, &(struct client_division){.seed = seed}, err);
     if (!rc)
-        rc = tell(out, source, watch, err);
+        rc = data_images_tell(out, source, watch, err);
     if (!rc)
         rc = tell_classes(source, events, user, err);
     if (!rc && events->on_note) {

@@ -31,7 +31,7 @@ struct eval {
 };
 
 /* Opens the files, and finds what their rows are. */
-static int find_kind(const struct client_source_ops **kind, struct eval *e, struct error *err)
+static int eval_find_kind(const struct client_source_ops **kind, struct eval *e, struct error *err)
 {
     struct eps_eval_options *o = &e->options;
     const struct model_config *config = &e->forward.model.config;
@@ -58,7 +58,7 @@ static int find_kind(const struct client_source_ops **kind, struct eval *e, stru
     return rc ? rc : client_eval_check(o, (*kind)->task, e->events, err);
 }
 
-static int open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
+static int eval_open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
 {
     const struct client_model *model = &e->forward.model;
     const int rc = client_model_source(&e->source, kind, model, NULL, &e->data, err);
@@ -70,7 +70,7 @@ static int open_source(struct eval *e, const struct client_source_ops *kind, str
     return kind->masks ? client_options_mask(&e->options.mask_fraction, err) : 0;
 }
 
-static int read_rows(struct eval *e, struct error *err)
+static int eval_read_rows(struct eval *e, struct error *err)
 {
     const struct eps_eval_options *o = &e->options;
     struct client_source_rules rules = {.separator = o->separator,
@@ -96,7 +96,7 @@ static int read_rows(struct eval *e, struct error *err)
     return rc;
 }
 
-static uint32_t choose_seq(const struct client_source_facts *facts, uint32_t n_positions)
+static uint32_t eval_choose_seq(const struct client_source_facts *facts, uint32_t n_positions)
 {
     if (facts->seq > 0)
         return facts->seq;
@@ -121,12 +121,12 @@ static int check_seq(const struct eval *e, struct error *err)
 }
 
 /* Chooses seq and batch, as a training run does. Of tokens it is the largest minibatch that runs in one pass. */
-static int resolve(struct eval *e, struct error *err)
+static int eval_resolve(struct eval *e, struct error *err)
 {
     struct eps_eval_options *o = &e->options;
 
     if (o->seq == 0)
-        o->seq = choose_seq(&e->facts, e->forward.model.config.n_positions);
+        o->seq = eval_choose_seq(&e->facts, e->forward.model.config.n_positions);
     if (o->stride == 0)
         o->stride = o->seq;
     if (check_seq(e, err))
@@ -155,7 +155,7 @@ static int resolve(struct eval *e, struct error *err)
     return rc ? rc : client_source_make_room(e->source, o->batch, err);
 }
 
-static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
+static int eval_evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
 {
     /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
@@ -194,14 +194,14 @@ static int tell_rows(const struct eval *e, struct error *err)
 static int eval_rows(struct eval *e, double *loss, uint64_t *n_labels, struct error *err)
 {
     const struct client_source_ops *kind;
-    int rc = find_kind(&kind, e, err);
+    int rc = eval_find_kind(&kind, e, err);
 
     if (!rc)
-        rc = open_source(e, kind, err);
+        rc = eval_open_source(e, kind, err);
     if (!rc)
-        rc = read_rows(e, err);
+        rc = eval_read_rows(e, err);
     if (!rc)
-        rc = resolve(e, err);
+        rc = eval_resolve(e, err);
     if (!rc && e->events->on_start)
         e->events->on_start(e->user, &e->options);
     if (!rc && e->events->on_note)
@@ -209,7 +209,7 @@ static int eval_rows(struct eval *e, double *loss, uint64_t *n_labels, struct er
     if (!rc)
         rc = client_forward_start(&e->forward, err);
     if (!rc)
-        rc = evaluate(e, loss, n_labels, err);
+        rc = eval_evaluate(e, loss, n_labels, err);
     return rc ? rc : tell_rows(e, err);
 }
 

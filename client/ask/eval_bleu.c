@@ -1,5 +1,5 @@
 /* Texts are heard in the data's order (client/ask/batch.h), so the k-th reference is found by counting. Callbacks of a
- * generation return nothing: the first error is kept, should_stop ends the search, and the error takes the place of its
+ * generation return nothing: the first error is kept, eval_bleu_should_stop ends the search, and the error takes the place of its
  * -EINTR. */
 #include "client/ask/eval_bleu.h"
 
@@ -34,8 +34,8 @@ struct eval_bleu {
     struct error error;
 };
 
-static int check(const struct client_forward *forward, const struct eps_eval_options *o,
-                 const struct eps_eval_events *events, struct error *err)
+static int eval_bleu_check(const struct client_forward *forward, const struct eps_eval_options *o,
+                           const struct eps_eval_events *events, struct error *err)
 {
     const struct model_config *config = &forward->model.config;
 
@@ -47,7 +47,7 @@ static int check(const struct client_forward *forward, const struct eps_eval_opt
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-static int on_target(void *user, const char *text, size_t n, struct error *err)
+static int eval_bleu_on_target(void *user, const char *text, size_t n, struct error *err)
 {
     struct eval_bleu *e = user;
 
@@ -67,8 +67,11 @@ static int on_target(void *user, const char *text, size_t n, struct error *err)
 static int read_documents(struct eval_bleu *e, const struct client_forward *forward, struct error *err)
 {
     const struct client_model *model = &forward->model;
-    struct client_documents_rules rules = {
-        .side = model->side, .targets = true, .on_target = on_target, .user = e, .watch = &forward->link.watches[1]};
+    struct client_documents_rules rules = {.side = model->side,
+                                           .targets = true,
+                                           .on_target = eval_bleu_on_target,
+                                           .user = e,
+                                           .watch = &forward->link.watches[1]};
     struct client_tokenizer *tokenizer = NULL;
     int rc = client_tokenizer_require(&tokenizer, model->side, model->config.family->model_type,
                                       model->config.vocabulary, "--bleu needs", err);
@@ -88,7 +91,7 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     return rc;
 }
 
-static int make_prompts(struct eval_bleu *e, struct error *err)
+static int eval_bleu_make_prompts(struct eval_bleu *e, struct error *err)
 {
     const struct client_corpus *documents = &e->documents;
     int rc = 0;
@@ -109,7 +112,7 @@ static int make_prompts(struct eval_bleu *e, struct error *err)
 
 /* ---- what is written --------------------------------------------------------------------------------------------- */
 
-static void on_token(void *user, uint32_t id, const char *text, size_t n)
+static void eval_bleu_on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct eval_bleu *e = user;
 
@@ -119,7 +122,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
         e->rc = client_text_add(&e->hypothesis, text, n, &e->error);
 }
 
-static void on_end(void *user, const struct eps_generated *text)
+static void eval_bleu_on_end(void *user, const struct eps_generated *text)
 {
     struct eval_bleu *e = user;
     const size_t k = e->n_written++, begin = k > 0 ? e->ends[k - 1] : 0;
@@ -138,7 +141,7 @@ static void on_end(void *user, const struct eps_generated *text)
     e->hypothesis.n = 0;
 }
 
-static int should_stop(void *user)
+static int eval_bleu_should_stop(void *user)
 {
     const struct eval_bleu *e = user;
     return e->rc || (e->events->should_stop && e->events->should_stop(e->user));
@@ -146,7 +149,9 @@ static int should_stop(void *user)
 
 static int write_targets(struct eval_bleu *e, struct client_forward *forward, struct error *err)
 {
-    const struct eps_generate_events events = {.on_token = on_token, .on_end = on_end, .should_stop = should_stop};
+    const struct eps_generate_events events = {.on_token = eval_bleu_on_token,
+                                               .on_end = eval_bleu_on_end,
+                                               .should_stop = eval_bleu_should_stop};
     struct eps_generate_options options = eps_generate_defaults();
     struct eps_generated out;
 
@@ -160,7 +165,7 @@ static int write_targets(struct eval_bleu *e, struct client_forward *forward, st
     return e->rc;
 }
 
-static void tell(const struct eval_bleu *e)
+static void eval_bleu_tell(const struct eval_bleu *e)
 {
     struct client_bleu_score score;
 
@@ -176,7 +181,7 @@ static void tell(const struct eval_bleu *e)
         e->events->on_bleu(e->user, &bleu);
 }
 
-static void free_all(struct eval_bleu *e)
+static void eval_bleu_free_all(struct eval_bleu *e)
 {
     for (size_t k = 0; e->prompts && k < e->documents.n; k++)
         free(e->prompts[k].ids);
@@ -193,20 +198,20 @@ int client_eval_bleu(double *loss, uint64_t *n_tokens, struct client_forward *fo
                      struct error *err)
 {
     struct eval_bleu e = {.options = options, .events = events, .user = user, .documents = {.fd = -1}};
-    int rc = check(forward, options, events, err);
+    int rc = eval_bleu_check(forward, options, events, err);
 
     *loss = NAN;
     if (!rc)
         rc = read_documents(&e, forward, err);
     if (!rc)
-        rc = make_prompts(&e, err);
+        rc = eval_bleu_make_prompts(&e, err);
     if (!rc && events->on_start)
         events->on_start(user, options);
     if (!rc)
         rc = write_targets(&e, forward, err);
     if (!rc)
-        tell(&e);
+        eval_bleu_tell(&e);
     *n_tokens = e.n_tokens;
-    free_all(&e);
+    eval_bleu_free_all(&e);
     return rc;
 }

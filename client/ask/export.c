@@ -61,7 +61,7 @@ static int make_models(struct export *e, size_t n, struct error *err)
     return 0;
 }
 
-static int open_model(struct client_model *model, const struct export *e, const char *path, struct error *err)
+static int export_open_model(struct client_model *model, const struct export *e, const char *path, struct error *err)
 {
     int rc = client_model_open(model, &(struct client_model_name){path, e->options->base_model}, err);
 
@@ -96,7 +96,7 @@ static int open_newest(struct export *e, struct error *err)
         if (snprintf(path, sizeof path, "%s/step-%" PRIu64, run, found.steps[found.n - 1 - i]) >= (int)sizeof path)
             rc = error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", run);
         else
-            rc = open_model(&e->models[i], e, path, err);
+            rc = export_open_model(&e->models[i], e, path, err);
     }
     client_checkpoints_free(&found);
     if (fd >= 0)
@@ -104,7 +104,7 @@ static int open_newest(struct export *e, struct error *err)
     return rc;
 }
 
-static int open_models(struct export *e, struct error *err)
+static int export_open_models(struct export *e, struct error *err)
 {
     const struct eps_export_options *o = e->options;
     const struct client_await await = {.on_note = o->on_note, .user = o->user};
@@ -120,7 +120,7 @@ static int open_models(struct export *e, struct error *err)
         return open_newest(e, err);
     const int rc = make_models(e, 1, err);
     return rc         ? rc
-           : o->model ? open_model(e->models, e, o->model, err)
+           : o->model ? export_open_model(e->models, e, o->model, err)
                       : client_snapshot_fetch(e->models, NULL, &snapshot, err);
 }
 
@@ -131,7 +131,7 @@ static void close_models(struct export *e)
     free(e->models);
 }
 
-static int write_config(const struct export *e, struct error *err)
+static int export_write_config(const struct export *e, struct error *err)
 {
     char *text = client_model_print_config(e->models, e->type, err);
     const int rc =
@@ -221,7 +221,7 @@ static int make_partial(struct export *e, struct error *err)
 }
 
 /* The weights first: the adapter is then taken out of the config. */
-static int fill(struct export *e, struct error *err)
+static int export_fill(struct export *e, struct error *err)
 {
     const struct client_export_form form = {e->type, e->shard_bytes, e->options->merge};
     int rc = client_export_weights(e->models, e->n, e->directory_fd, &form, err);
@@ -229,7 +229,7 @@ static int fill(struct export *e, struct error *err)
     if (rc == 0 && e->options->merge)
         rc = client_adapter_remove(e->models, err);
     if (rc == 0)
-        rc = write_config(e, err);
+        rc = export_write_config(e, err);
     if (rc == 0)
         rc = model_files_write(e->models->side, e->directory_fd, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
@@ -240,13 +240,13 @@ static int fill(struct export *e, struct error *err)
 }
 
 /* rename replaces an empty directory; it fails if OUT has got files meanwhile. */
-static int write_out(struct export *e, struct error *err)
+static int export_write_out(struct export *e, struct error *err)
 {
     int rc = make_partial(e, err);
 
     if (rc != 0)
         return rc;
-    rc = fill(e, err);
+    rc = export_fill(e, err);
     if (rc == 0 && rename(e->partial, e->out) != 0)
         rc = error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
     if (rc != 0 && client_checkpoints_empty(e->directory_fd, "."))
@@ -301,13 +301,13 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     int rc = check_out(&e, err);
 
     if (rc == 0)
-        rc = open_models(&e, err);
+        rc = export_open_models(&e, err);
     if (rc == 0)
         rc = check_form(&e, err);
     if (rc == 0) {
         e.type = type_to_write(&e);
         adapter = writes_adapter(&e);
-        rc = write_out(&e, err);
+        rc = export_write_out(&e, err);
     }
     if (rc == 0 && written) {
         *written = (struct eps_exported){public[e.type],

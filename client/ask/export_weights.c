@@ -83,7 +83,8 @@ static int check_copies(const struct model *model, const struct weights *from, s
 }
 
 /* Each fits its own config, so one that does not fit the first's is another model. */
-static int open_source(struct sources *from, size_t i, const struct client_model *models, struct error *err)
+static int export_weights_open_source(struct sources *from, size_t i, const struct client_model *models,
+                                      struct error *err)
 {
     int rc = weights_open(&from->list[i].weights, &from->model, models[i].weights, models[i].n_weights, NULL, err);
 
@@ -101,7 +102,7 @@ static int open_sources(struct sources *from, const struct client_model *models,
     int rc = from->list ? model_init(&from->model, &models->config, err) : error_memory(err);
 
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = open_source(from, i, models, err);
+        rc = export_weights_open_source(from, i, models, err);
     return rc;
 }
 
@@ -163,8 +164,8 @@ static void name_shard(char out[64], const struct model *model, const struct tar
 
 /* Elements first .. first+n-1 of the tensor, the mean of the models', into the block. Several are summed in double
  * precision and rounded once. */
-static int read_block(const struct sources *from, const struct target *to, uint32_t tensor, uint64_t first, uint64_t n,
-                      struct error *err)
+static int export_weights_read_block(const struct sources *from, const struct target *to, uint32_t tensor,
+                                     uint64_t first, uint64_t n, struct error *err)
 {
     int rc = 0;
 
@@ -196,15 +197,15 @@ static void close_merges(const struct sources *from)
         client_merge_close(&from->list[s].merge);
 }
 
-static int write_tensor(struct safetensors_writer *writer, const struct sources *from, const struct target *to,
-                        uint32_t tensor, struct error *err)
+static int export_weights_write_tensor(struct safetensors_writer *writer, const struct sources *from,
+                                       const struct target *to, uint32_t tensor, struct error *err)
 {
     const struct model_tensor *written = &from->model.tensors[tensor];
     int rc = open_merges(from, to->merge ? tensor : MERGE_NONE, err);
 
     for (uint64_t at = 0; rc == 0 && at < written->n; at += BLOCK) {
         const uint64_t n = written->n - at < BLOCK ? written->n - at : BLOCK;
-        rc = read_block(from, to, tensor, at, n, err);
+        rc = export_weights_read_block(from, to, tensor, at, n, err);
         if (rc != 0)
             break;
         if (to->type == SAFETENSORS_F32) {
@@ -249,7 +250,7 @@ static int write_shard(const struct sources *from, const struct target *to, uint
         rc = safetensors_begin(&writer, fd, plan, n, err);
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
         if (to->shard[t] == shard)
-            rc = write_tensor(&writer, from, to, t, err);
+            rc = export_weights_write_tensor(&writer, from, to, t, err);
     if (rc == 0)
         rc = safetensors_end(&writer, err);
     if (fd >= 0)

@@ -14,7 +14,7 @@ static const char *const forms[EPS_PLAN_FORMS] = {
     "coded=8", "coded=4", "wta=0.3,coded=8", "wta=0.3,coded=4", "pool=2",
     "pool=4",  "pool=8"};
 
-static uint64_t bytes_of(const struct eps_plan_side *side, const char *category)
+static uint64_t forms_bytes_of(const struct eps_plan_side *side, const char *category)
 {
     for (size_t i = 0; i < side->n_terms; i++)
         if (strcmp(side->terms[i].category, category) == 0)
@@ -44,15 +44,15 @@ int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options 
     if (rc)
         return rc;
     out->is_there = true, out->measured = plan.measured;
-    out->device_bytes = plan.worker.bytes, out->kept_bytes = bytes_of(&plan.worker, "kept");
+    out->device_bytes = plan.worker.bytes, out->kept_bytes = forms_bytes_of(&plan.worker, "kept");
     out->host_bytes = plan.host.bytes, out->step_ms = plan.step_ms;
     out->exact_step_ms = rival.fits ? rival.step_ms : -1;
-    out->exact_kept_bytes = rival.fits ? bytes_of(&rival.worker, "kept") : 0;
+    out->exact_kept_bytes = rival.fits ? forms_bytes_of(&rival.worker, "kept") : 0;
     out->exact_host_bytes = rival.fits ? rival.host.bytes : 0;
     return 0;
 }
 
-static void choose(struct eps_plan_form all[EPS_PLAN_FORMS])
+static void forms_choose(struct eps_plan_form all[EPS_PLAN_FORMS])
 {
     struct eps_plan_form *choice = NULL;
 
@@ -74,6 +74,6 @@ int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_tr
         if (rc && (i == 0 || rc != -EDOM)) /* what exact gradients did not have: this model has no such form */
             return rc;
     }
-    choose(out);
+    forms_choose(out);
     return 0;
 }

@@ -17,13 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int ask_stop(void *data, struct error *err)
+static int forward_ask_stop(void *data, struct error *err)
 {
     const struct client_forward_options *o = data;
     return o->should_stop(o->user) ? error_set(err, -EINTR, "interrupted") : 0;
 }
 
-static int on_checked(void *data, uint64_t bytes)
+static int forward_on_checked(void *data, uint64_t bytes)
 {
     const struct client_forward_options *o = data;
 
@@ -31,7 +31,7 @@ static int on_checked(void *data, uint64_t bytes)
     return o->should_stop && o->should_stop(o->user) ? -EINTR : 0;
 }
 
-static int open_model(struct client_forward *f, struct error *err)
+static int forward_open_model(struct client_forward *f, struct error *err)
 {
     const char *path = f->options.model;
     int rc = client_model_open(&f->model, &(struct client_model_name){path, f->options.base_model}, err);
@@ -50,7 +50,7 @@ static int open_model(struct client_forward *f, struct error *err)
     if (!rc && f->model.n_weights == 0)
         return error_set(err, -EINVAL, "--model %s has no weights: name a directory that holds config.json and them",
                          path);
-    return rc ? rc : client_model_check(&f->model, on_checked, &f->options, err);
+    return rc ? rc : client_model_check(&f->model, forward_on_checked, &f->options, err);
 }
 
 void client_forward_follow_training(const struct client_forward *f, const char **chat_template, enum eps_split *split)
@@ -90,11 +90,11 @@ int client_forward_open(struct client_forward *forward, const struct client_forw
     if (rc)
         return rc;
     if (options->should_stop)
-        forward->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = &forward->options};
-    return options->model ? open_model(forward, err) : copy_live_model(forward, err);
+        forward->link.watches[1] = (struct client_watch){.ask = forward_ask_stop, .data = &forward->options};
+    return options->model ? forward_open_model(forward, err) : copy_live_model(forward, err);
 }
 
-static void on_queued(void *data, const struct message *m)
+static void forward_on_queued(void *data, const struct message *m)
 {
     const struct client_forward_options *o = data;
     struct error sentence;
@@ -104,7 +104,7 @@ static void on_queued(void *data, const struct message *m)
 }
 
 /* Others of these messages come to runs alone. */
-static void on_aside(void *data, const struct message *m)
+static void forward_on_aside(void *data, const struct message *m)
 {
     const struct client_forward_options *o = data;
     struct error sentence;
@@ -115,11 +115,11 @@ static void on_aside(void *data, const struct message *m)
     client_tell(o->on_note, o->user, sentence.text);
 }
 
-static int join(struct client_forward *f, struct error *err)
+static int forward_join(struct client_forward *f, struct error *err)
 {
     uint32_t n_workers;
 
-    f->link.on_queued = on_queued;
+    f->link.on_queued = forward_on_queued;
     f->link.queued_data = &f->options;
     int rc = client_await_daemon(&f->link, f->options.connect, ROLE_CLIENT, &f->await, err);
 
@@ -130,10 +130,10 @@ int client_forward_start(struct client_forward *forward, struct error *err)
 {
     const struct client_forward_options *o = &forward->options;
 
-    forward->link.on_aside = on_aside;
+    forward->link.on_aside = forward_on_aside;
     forward->link.aside_data = &forward->options;
     if (o->model && o->connect)
-        return join(forward, err);
+        return forward_join(forward, err);
     forward->log_fd = memfd_create("eps-log", MFD_CLOEXEC);
     if (forward->log_fd < 0)
         return error_set(err, -errno, "no memory for a log: %s", strerror(errno));
@@ -175,7 +175,7 @@ enum { WEIGHTS, CONFIG, SIDE, N_FILES };
 enum { RETRY_MS = 100 };
 
 /* Reads the side file; NULL if it is empty because the job had none. */
-static int read_side(json_t **side, int fd, struct error *err)
+static int forward_read_side(json_t **side, int fd, struct error *err)
 {
     json_error_t why;
     struct stat st;
@@ -193,8 +193,8 @@ static int read_side(json_t **side, int fd, struct error *err)
 }
 
 /* Asks the daemon for its model; name is what it calls the model. */
-static int ask(char name[64], uint64_t *step, struct client_link *link, struct client_saved_wait *wait, const int *fds,
-               struct error *err)
+static int forward_ask(char name[64], uint64_t *step, struct client_link *link, struct client_saved_wait *wait,
+                       const int *fds, struct error *err)
 {
     const bool serves = client_files_are_needed(link);
     struct client_files *files = NULL;
@@ -219,8 +219,8 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, struct c
     return rc;
 }
 
-static int take(struct client_model *out, uint64_t *step, struct client_link *link, struct client_saved_wait *wait,
-                const char *base_model, struct error *err)
+static int forward_take(struct client_model *out, uint64_t *step, struct client_link *link,
+                        struct client_saved_wait *wait, const char *base_model, struct error *err)
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
@@ -233,13 +233,13 @@ static int take(struct client_model *out, uint64_t *step, struct client_link *li
         rc = fds[i] < 0 ? fds[i] : 0;
     }
     if (rc == 0)
-        rc = ask(name, step, link, wait, fds, err);
+        rc = forward_ask(name, step, link, wait, fds, err);
     /* The descriptors share their position with the daemon, which may have moved it. */
     for (int i = 0; rc == 0 && i < N_FILES; i++)
         if (lseek(fds[i], 0, SEEK_SET) != 0)
             rc = error_set(err, -errno, "a temporary file: %s", strerror(errno));
     if (rc == 0)
-        rc = read_side(&side, fds[SIDE], err);
+        rc = forward_read_side(&side, fds[SIDE], err);
     if (rc == 0) {
         json_t *options = json_object_get(side, "options");
         rc = client_model_from(out, &(struct client_model_name){name, base_model}, fds[CONFIG], fds[WEIGHTS],
@@ -268,7 +268,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
     int rc = client_observer_find(directory, sizeof directory, address, err);
 
     if (!rc)
-        rc = take(out, step, link, &wait, base_model, err);
+        rc = forward_take(out, step, link, &wait, base_model, err);
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
@@ -276,7 +276,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
         client_tell(await->on_note, await->user, sentence.text);
     while ((rc == -EAGAIN || rc == -ENOENT) && link->awake_ms < await->ms) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
-        rc = stopped ? stopped : take(out, step, link, &wait, base_model, err);
+        rc = stopped ? stopped : forward_take(out, step, link, &wait, base_model, err);
     }
     return rc;
 }

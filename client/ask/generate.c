@@ -53,8 +53,8 @@ static int check_beams(const struct eps_generate_options *o, struct error *err)
 }
 
 /* Whose ids may be wrong, or which of several is meant. */
-static int check_options(const struct eps_generate_options *o, const struct client_sample_options *sample,
-                         struct error *err)
+static int generate_check_options(const struct eps_generate_options *o, const struct client_sample_options *sample,
+                                  struct error *err)
 {
     for (size_t i = 0; i < o->n_prompts; i++) {
         if (o->prompts[i].n_bytes > 0 && o->prompts[i].n_ids > 0)
@@ -68,15 +68,16 @@ static int check_options(const struct eps_generate_options *o, const struct clie
     return client_sample_check(sample, err);
 }
 
-static bool has_source(const struct generate *g)
+static bool generate_has_source(const struct generate *g)
 {
     return model_has_source(&g->forward->model.config);
 }
 
-static int check_ids(const struct generate *g, const struct client_prompt *prompt, struct error *err)
+static int generate_check_ids(const struct generate *g, const struct client_prompt *prompt, struct error *err)
 {
     const struct model_config *c = &g->forward->model.config;
-    const uint32_t vocabulary = has_source(g) && c->source_vocabulary > 0 ? c->source_vocabulary : c->vocabulary;
+    const uint32_t vocabulary =
+        generate_has_source(g) && c->source_vocabulary > 0 ? c->source_vocabulary : c->vocabulary;
 
     for (size_t i = 0; i < prompt->n; i++) {
         if (prompt->ids[i] >= vocabulary)
@@ -88,13 +89,14 @@ static int check_ids(const struct generate *g, const struct client_prompt *promp
 
 /* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would
  * end it, and belongs to a source alone. */
-static int encode(struct client_prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
+static int generate_encode(struct client_prompt *out, const struct generate *g, const char *text, size_t n,
+                           struct error *err)
 {
     struct client_tokens tokens = {0};
     size_t used;
     int rc;
 
-    if (has_source(g)) {
+    if (generate_has_source(g)) {
         rc = client_documents_encode(&tokens, g->writer.tokenizer, text, n, err);
     } else {
         rc = client_tokenizer_lead(&tokens, g->writer.tokenizer, err);
@@ -106,8 +108,8 @@ static int encode(struct client_prompt *out, const struct generate *g, const cha
     return rc;
 }
 
-static int encode_text(struct client_prompt *out, const struct generate *g, const struct eps_prompt *in,
-                       struct error *err)
+static int generate_encode_text(struct client_prompt *out, const struct generate *g, const struct eps_prompt *in,
+                                struct error *err)
 {
     const size_t at = client_utf8_whole((const uint8_t *)in->text, in->n_bytes);
 
@@ -122,7 +124,7 @@ static int encode_text(struct client_prompt *out, const struct generate *g, cons
                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
                          "vocabulary of %" PRIu32 " is not 256, that of bytes: give --ids instead of a text",
                          g->forward->model.config.vocabulary);
-    return encode(out, g, in->text, in->n_bytes, err);
+    return generate_encode(out, g, in->text, in->n_bytes, err);
 }
 
 /* Without a prompt, begins as a text begins: after what the tokenizer puts before each text, else after an end token; a
@@ -134,13 +136,13 @@ static int begin_anywhere(struct client_prompt *out, const struct generate *g, s
     size_t n = 0;
     const uint32_t *begins = g->writer.tokenizer ? client_tokenizer_begins(g->writer.tokenizer, &n) : NULL;
 
-    if (has_source(g))
+    if (generate_has_source(g))
         return error_set(err, -EDOM, "--prompt or --ids is needed: a %s model writes the target of a source",
                          g->forward->model.config.family->model_type);
     if (!g->writer.tokenizer)
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (n == 0 && end == CLIENT_NO_TOKEN)
-        return encode(out, g, "\n", 1, err);
+        return generate_encode(out, g, "\n", 1, err);
     int rc = n == 0 ? client_tokenizer_check(g->writer.tokenizer, end, err) : 0;
     if (!rc)
         rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
@@ -155,11 +157,11 @@ static int copy_ids(struct client_prompt *out, const struct generate *g, const s
         return error_set(err, -ENOMEM, "out of memory for %zu ids", in->n_ids);
     memcpy(out->ids, in->ids, in->n_ids * sizeof *out->ids);
     out->n = in->n_ids;
-    return check_ids(g, out, err);
+    return generate_check_ids(g, out, err);
 }
 
 /* *prompts: (options.n_prompts), owned by the caller, as are their ids. */
-static int make_prompts(struct client_prompt **prompts, struct generate *g, struct error *err)
+static int generate_make_prompts(struct client_prompt **prompts, struct generate *g, struct error *err)
 {
     const struct eps_generate_options *o = &g->options;
     char which[40];
@@ -171,7 +173,7 @@ static int make_prompts(struct client_prompt **prompts, struct generate *g, stru
     g->prompts = *prompts;
     for (size_t i = 0; i < o->n_prompts && !rc; i++) {
         const struct eps_prompt *in = &o->prompts[i];
-        rc = in->n_bytes > 0 ? encode_text(&(*prompts)[i], g, in, err)
+        rc = in->n_bytes > 0 ? generate_encode_text(&(*prompts)[i], g, in, err)
              : in->n_ids > 0 ? copy_ids(&(*prompts)[i], g, in, err)
                              : begin_anywhere(&(*prompts)[i], g, err);
         if (rc && o->n_prompts > 1) {
@@ -204,7 +206,7 @@ static int find_window(uint32_t *window, struct generate *g, struct error *err)
 
     for (size_t i = 0; i < g->options.n_prompts; i++)
         longest = g->prompts[i].n > longest ? g->prompts[i].n : longest;
-    if (has_source(g))
+    if (generate_has_source(g))
         return find_window_of_targets(window, g, longest, err);
     const uint64_t n_all = longest + (uint64_t)g->options.n_tokens;
     if (g->options.n_beams > 0 && n_all > n_positions)
@@ -242,14 +244,14 @@ static uint64_t bytes_per_token(const struct generate *g)
     n = model.n_parameters;
     for (uint32_t i = model.config.tied ? 1 : 0; i < model.embedding.n_tables; i++)
         n -= model.tensors[model.embedding.tables[i].tensor].n;
-    for (uint32_t visit = 0; has_source(g) && visit < model.n_visits; visit++)
+    for (uint32_t visit = 0; generate_has_source(g) && visit < model.n_visits; visit++)
         n -= model_is_of_source(&model.layers[model.visit_layers[visit]]) ? model.units[model.visits[visit]].n : 0;
     model_free(&model);
     return n * number_bytes(g->forward->model.precision);
 }
 
 /* Writes the texts of prompts whose tokens are known; the writer is open. */
-static int write_texts(struct generate *g, struct eps_generated *out, struct error *err)
+static int generate_write_texts(struct generate *g, struct eps_generated *out, struct error *err)
 {
     uint32_t window = 0;
     int rc = find_window(&window, g, err);
@@ -270,7 +272,7 @@ static int write_texts(struct generate *g, struct eps_generated *out, struct err
                                                .seed = g->options.sampling.seed,
                                                .events = g->events,
                                                .user = g->user};
-    if (has_source(g) && g->events->on_targets)
+    if (generate_has_source(g) && g->events->on_targets)
         g->events->on_targets(g->user);
     if (g->options.n_beams > 0)
         rc = client_beams_run(out, &batch, g->options.n_beams, g->options.length_penalty, err);
@@ -280,8 +282,8 @@ static int write_texts(struct generate *g, struct eps_generated *out, struct err
 }
 
 /* What is unset gets its default. */
-static void resolve(struct generate *g, const struct eps_generate_options *options,
-                    const struct eps_generate_events *events, void *user)
+static void generate_resolve(struct generate *g, const struct eps_generate_options *options,
+                             const struct eps_generate_events *events, void *user)
 {
     static const struct eps_generate_events silent;
 
@@ -301,21 +303,21 @@ int client_generate(struct eps_generated *out, struct client_forward *forward,
     struct generate g = {.forward = forward, .prompts = prompts};
 
     *out = (struct eps_generated){.score = NAN};
-    int rc = check_options(options, &sample, err);
-    resolve(&g, options, events, user);
+    int rc = generate_check_options(options, &sample, err);
+    generate_resolve(&g, options, events, user);
     g.options.n_prompts = n_prompts;
     if (!rc)
         rc = client_writer_open(&g.writer, forward, &sample, options->stops, options->n_stops, false, err);
     g.writer.plain = true;
     if (!rc)
-        rc = write_texts(&g, out, err);
+        rc = generate_write_texts(&g, out, err);
     client_writer_close(&g.writer);
     return rc;
 }
 
 /* Opens the model, and makes prompts' tokens with its tokenizer. */
-static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
-                    struct error *err)
+static int generate_generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
+                             struct error *err)
 {
     struct client_prompt *prompts = NULL;
     bool has_ids = true;
@@ -324,9 +326,9 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
         has_ids = has_ids && g->options.prompts[i].n_ids > 0;
     int rc = client_writer_open(&g->writer, g->forward, sample, g->options.stops, g->options.n_stops, has_ids, err);
     if (!rc)
-        rc = make_prompts(&prompts, g, err);
+        rc = generate_make_prompts(&prompts, g, err);
     if (!rc)
-        rc = write_texts(g, out, err);
+        rc = generate_write_texts(g, out, err);
     client_writer_close(&g->writer);
     for (size_t i = 0; prompts && i < g->options.n_prompts; i++)
         free(prompts[i].ids);
@@ -351,10 +353,10 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     struct error err = {""};
 
     *out = (struct eps_generated){.score = NAN};
-    int rc = check_options(options, &sample, &err);
+    int rc = generate_check_options(options, &sample, &err);
     if (rc)
         return client_report(error, &err, rc);
-    resolve(&g, options, events, user);
+    generate_resolve(&g, options, events, user);
     if (options->n_prompts == 0)
         g.options.prompts = &nothing, g.options.n_prompts = 1;
     const struct client_forward_options open = {.model = options->model,
@@ -369,7 +371,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
                                                 .user = user};
     rc = client_forward_open(&forward, &open, &err);
     if (!rc)
-        rc = generate(&g, out, &sample, &err);
+        rc = generate_generate(&g, out, &sample, &err);
     client_forward_close(&forward);
     return client_report(error, &err, rc);
 }

@@ -8,7 +8,7 @@
 enum { COLUMNS = 1024 }; /* summed at a time */
 
 /* "h.0.attn.c_attn.lora_A.weight" of "h.0.attn.c_attn.weight". NULL: there is none. */
-static const struct model_tensor *find(const struct model *model, uint32_t tensor, const char *which)
+static const struct model_tensor *merge_find(const struct model *model, uint32_t tensor, const char *which)
 {
     const char *name = model->tensors[tensor].name, *dot = strrchr(name, '.');
     char other[2 * sizeof model->tensors->name];
@@ -39,8 +39,8 @@ int client_merge_open(struct client_merge *out, const struct model *model, const
                       uint32_t tensor, struct error *err)
 {
     *out = (struct client_merge){0};
-    const struct model_tensor *of_a = tensor == MERGE_NONE ? NULL : find(model, tensor, "lora_A");
-    const struct model_tensor *of_b = of_a ? find(model, tensor, "lora_B") : NULL;
+    const struct model_tensor *of_a = tensor == MERGE_NONE ? NULL : merge_find(model, tensor, "lora_A");
+    const struct model_tensor *of_b = of_a ? merge_find(model, tensor, "lora_B") : NULL;
     const struct safetensors_entry *a = of_b ? weights->entries[of_a - model->tensors] : NULL;
     const struct safetensors_entry *b = of_b ? weights->entries[of_b - model->tensors] : NULL;
     int rc = 0;
@@ -57,7 +57,7 @@ int client_merge_open(struct client_merge *out, const struct model *model, const
 }
 
 /* Columns of one row of the product, at most COLUMNS. */
-static void add_row(const struct client_merge *merge, float *values, uint64_t row, uint64_t column, uint64_t n)
+static void merge_add_row(const struct client_merge *merge, float *values, uint64_t row, uint64_t column, uint64_t n)
 {
     float sums[COLUMNS] = {0};
 
@@ -74,7 +74,7 @@ void client_merge_add(const struct client_merge *merge, float *values, uint64_t 
         const uint64_t column = at % merge->columns, left = first + n - at;
         now = merge->columns - column < COLUMNS ? merge->columns - column : COLUMNS;
         now = now < left ? now : left;
-        add_row(merge, values + (at - first), at / merge->columns, column, now);
+        merge_add_row(merge, values + (at - first), at / merge->columns, column, now);
     }
 }
 

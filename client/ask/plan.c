@@ -55,7 +55,7 @@ struct question {
 };
 
 /* Reads the headers of a model's files of weights, if they are there; it may be planned without. */
-static void read_headers(struct question *q, const struct eps_train_options *in)
+static void plan_read_headers(struct question *q, const struct eps_train_options *in)
 {
     struct client_model model;
 
@@ -68,7 +68,7 @@ static void read_headers(struct question *q, const struct eps_train_options *in)
     client_model_close(&model);
 }
 
-static int read_config(struct question *q, const struct eps_train_options *in, struct error *err)
+static int plan_read_config(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->model;
     const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
@@ -111,7 +111,7 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     q->saved_bytes = q->config_bytes + training_text_saved_bytes(model.side, client_preset_learned(preset));
     client_model_close(&model);
     if (!rc && !preset && !of_images)
-        read_headers(q, in);
+        plan_read_headers(q, in);
     return rc;
 }
 
@@ -131,7 +131,7 @@ static uint32_t source_of(const struct question *q, const struct eps_train_optio
     return in->source_seq ? in->source_seq : (in->seq ? in->seq : DEFAULT_SEQ) / 2;
 }
 
-static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
+static int plan_resolve(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
                                        .masked = q->config.family->masked && !q->task,
@@ -171,7 +171,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
 }
 
 /* The data are not known, so a model of text may be given conversations. */
-static int check_tasks(const struct question *q, const struct eps_train_options *in, struct error *err)
+static int plan_check_tasks(const struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&q->config, in->mask_fraction);
     const bool pairs = !isnan(in->dpo_beta), text = kind == &client_source_text;
@@ -193,15 +193,15 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX, .thawed = thawed};
     if (!in->model)
         return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
-    int rc = read_config(q, in, err);
+    int rc = plan_read_config(q, in, err);
     if (!rc)
-        rc = resolve(q, in, err);
+        rc = plan_resolve(q, in, err);
     if (!rc)
         rc = client_options_model(&q->model, &q->config, &q->options, err);
     if (!rc && in->pack)
         rc = client_source_check_packs(&q->model, err);
     if (!rc)
-        rc = check_tasks(q, in, err);
+        rc = plan_check_tasks(q, in, err);
     if (rc)
         return rc;
     q->shared = q->backend->takes_turns && !in->host_mem;
@@ -220,7 +220,7 @@ static uint32_t workers_of(const struct question *q)
 }
 
 /* What devices need depends on no more than that there are tokens to remember. */
-static struct plan_goal goal_of(const struct question *q)
+static struct plan_goal plan_goal_of(const struct question *q)
 {
     struct plan_goal goal = client_options_goal(&q->options);
 
@@ -252,7 +252,7 @@ static struct plan_fit_asked asked_of(struct question *q)
                                                  .measured = q->measured,
                                                  .attention = best_attention(q),
                                                  .convolution = profile_has_conv2d(&q->profile)};
-    struct plan_goal goal = goal_of(q);
+    struct plan_goal goal = plan_goal_of(q);
     plan_remember_norms(&q->model, &goal);
     goal.entries = q->model.n_norm_maps > 0 ? goal.entries : 0;
     return (struct plan_fit_asked){
@@ -374,7 +374,7 @@ static int fill_frozen(struct eps_plan *out, const struct question *q, const str
     return 0;
 }
 
-static void fill(struct eps_plan *out, struct question *q, const struct plan_fit *fit)
+static void plan_fill(struct eps_plan *out, struct question *q, const struct plan_fit *fit)
 {
     const struct plan_fit_asked asked = asked_of(q);
 
@@ -422,7 +422,7 @@ int client_plan_form(struct eps_plan *out, const struct eps_train_options *optio
     if (!rc)
         rc = fit(found, &q, &err);
     if (!rc || is_refusal(rc)) {
-        fill(out, &q, found);
+        plan_fill(out, &q, found);
         out->fits = rc == 0;
         if (rc)
             fill_why(out, &q, found, rc, &err);
@@ -488,7 +488,7 @@ int client_plan_form_minimum(uint64_t *bytes, const struct eps_train_options *op
     return client_report(error, &err, rc);
 }
 
-static bool fits(struct question *q)
+static bool plan_fits(struct question *q)
 {
     struct plan_fit found;
 
@@ -501,7 +501,7 @@ static bool fits_depth(struct question *q, uint32_t n_layers)
 
     other.config.n_layers = n_layers;
     other.model = (struct model){0};
-    const bool yes = client_options_model(&other.model, &other.config, &other.options, NULL) == 0 && fits(&other);
+    const bool yes = client_options_model(&other.model, &other.config, &other.options, NULL) == 0 && plan_fits(&other);
     model_free(&other.model);
     return yes;
 }
@@ -519,7 +519,7 @@ static bool fits_rows(struct question *q, uint32_t n)
     struct question other = *q;
 
     other.options.batch = n * least_rows(q);
-    return fits(&other);
+    return plan_fits(&other);
 }
 
 /* The largest n in 1 .. most that fits; 0 if none does. */

@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static int check(const struct eps_train_options *options, struct eps_error *error)
+static int plan_form_check(const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
 
     return client_report(error, &err, client_options_check_thaw(options, &err));
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t plan_form_larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -35,8 +35,8 @@ static int plan_both(struct eps_plan *out, const struct eps_train_options *optio
         return rc;
     out->options.freeze_until = options->freeze_until;
     out->thawed.host_bytes = then.host.bytes, out->thawed.device_bytes = then.worker.bytes;
-    out->minimum = larger(out->minimum, then.minimum);
-    out->checkpoint_bytes = larger(out->checkpoint_bytes, then.checkpoint_bytes);
+    out->minimum = plan_form_larger(out->minimum, then.minimum);
+    out->checkpoint_bytes = plan_form_larger(out->checkpoint_bytes, then.checkpoint_bytes);
     if (out->fits && !then.fits)
         snprintf(out->why, sizeof out->why,
                  "%.400s; this is for training all tensors: leave freeze_until out, and they stay frozen", then.why);
@@ -46,7 +46,7 @@ static int plan_both(struct eps_plan *out, const struct eps_train_options *optio
 
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
 {
-    int rc = check(options, error);
+    int rc = plan_form_check(options, error);
 
     if (!rc)
         rc = client_plan_form(out, options, false, error);
@@ -68,7 +68,7 @@ int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, st
 {
     struct eps_plan plan;
     uint32_t n_later;
-    int rc = check(options, error);
+    int rc = plan_form_check(options, error);
 
     if (!rc)
         rc = client_plan_form_batch(n_rows, options, false, error);

@@ -3,7 +3,8 @@
 #include "proto/step/timeline.h"
 
 /* seconds: of one worker's computing. */
-static void add_path(struct eps_timeline *out, const char *kind, const char *path, double seconds, double operations)
+static void plan_timeline_add_path(struct eps_timeline *out, const char *kind, const char *path, double seconds,
+                                   double operations)
 {
     if (seconds > 0)
         out->paths[out->n_paths++] =
@@ -21,18 +22,20 @@ static void fill_paths(struct eps_timeline *out, const struct plan_setting *sett
     static const char *const kinds[CONV2D_KINDS] = {"convolutions", "convolutions_input", "convolutions_weights"};
     double rest = line->queues[PLAN_QUEUE_COMPUTE].busy;
 
-    add_path(out, "products", of_host ? "tiles" : "cublaslt", uses->seconds[PLAN_USE_PRODUCTS],
-             uses->operations[PLAN_USE_PRODUCTS]);
+    plan_timeline_add_path(out, "products", of_host ? "tiles" : "cublaslt", uses->seconds[PLAN_USE_PRODUCTS],
+                           uses->operations[PLAN_USE_PRODUCTS]);
     for (int i = 0; i < CONV2D_KINDS * CONV2D_PATHS; i++)
-        add_path(out, kinds[i / CONV2D_PATHS], profile_conv2d_path_name((enum conv2d_path)(i % CONV2D_PATHS)),
-                 uses->seconds[PLAN_USE_CONVOLUTIONS + i], uses->operations[PLAN_USE_CONVOLUTIONS + i]);
+        plan_timeline_add_path(out, kinds[i / CONV2D_PATHS],
+                               profile_conv2d_path_name((enum conv2d_path)(i % CONV2D_PATHS)),
+                               uses->seconds[PLAN_USE_CONVOLUTIONS + i], uses->operations[PLAN_USE_CONVOLUTIONS + i]);
     for (int i = 0; i < 2; i++)
         for (int path = 0; path < ATTENTION_PATHS; path++)
-            add_path(out, directions[i].kind, profile_path_name((enum attention_path)path),
-                     uses->seconds[directions[i].first + path], uses->operations[directions[i].first + path]);
+            plan_timeline_add_path(out, directions[i].kind, profile_path_name((enum attention_path)path),
+                                   uses->seconds[directions[i].first + path],
+                                   uses->operations[directions[i].first + path]);
     for (int i = 0; i < PLAN_USES; i++)
         rest -= uses->seconds[i];
-    add_path(out, "rest", "memory", rest, 0);
+    plan_timeline_add_path(out, "rest", "memory", rest, 0);
 }
 
 int client_fill_timeline(struct eps_timeline *out, const struct eps_train_options *options, const struct model *model,

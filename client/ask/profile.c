@@ -29,7 +29,7 @@ static void read_words(char *out, size_t cap, int fd)
         out[--n] = 0;
 }
 
-static int start(pid_t *pid, const char *program, char **args, int words_fd)
+static int profile_start(pid_t *pid, const char *program, char **args, int words_fd)
 {
     posix_spawn_file_actions_t actions;
     int rc = posix_spawn_file_actions_init(&actions);
@@ -44,8 +44,8 @@ static int start(pid_t *pid, const char *program, char **args, int words_fd)
 }
 
 /* Runs eps-worker --profile PATH. */
-static int measure(const char *path, const struct eps_profile_options *o, const struct device_name *name,
-                   struct error *err)
+static int ask_profile_measure(const char *path, const struct eps_profile_options *o, const struct device_name *name,
+                               struct error *err)
 {
     char program[PATH_MAX], file[PATH_MAX], words[1024];
     char device[DEVICE_NAME_BYTES], follow[32];
@@ -62,7 +62,7 @@ static int measure(const char *path, const struct eps_profile_options *o, const 
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (pipe2(ends, O_CLOEXEC))
         return error_set(err, -errno, "no pipe: %s", strerror(errno));
-    rc = start(&pid, program, args, ends[1]);
+    rc = profile_start(&pid, program, args, ends[1]);
     close(ends[1]);
     if (!rc)
         read_words(words, sizeof words, ends[0]);
@@ -81,7 +81,7 @@ static int measure(const char *path, const struct eps_profile_options *o, const 
                                                             : "it was killed");
 }
 
-static void fill(struct eps_profile *out, const struct profile *profile)
+static void profile_fill(struct eps_profile *out, const struct profile *profile)
 {
     memcpy(out->rows, profile_rows, sizeof out->rows);
     memcpy(out->matmul_flops, profile->matmul_flops, sizeof out->matmul_flops);
@@ -124,10 +124,10 @@ int eps_profile(struct eps_profile *out, const struct eps_profile_options *optio
     else if ((size_t)snprintf(out->path, sizeof out->path, "%s", path) >= sizeof out->path)
         rc = error_set(&err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (!rc)
-        rc = measure(out->path, options, &device, &err);
+        rc = ask_profile_measure(out->path, options, &device, &err);
     if (!rc)
         rc = profile_read(&profile, out->path, kind, &err);
     if (!rc)
-        fill(out, &profile);
+        profile_fill(out, &profile);
     return client_report(error, &err, rc);
 }

@@ -56,7 +56,7 @@ static int check_open(int fd, const char *name, uint64_t *step, struct error *er
     return rc;
 }
 
-static bool is_same(int fd, const char *path)
+static bool verify_is_same(int fd, const char *path)
 {
     struct stat ours, named;
 
@@ -77,7 +77,7 @@ static int check_path(const char *path, uint64_t *step, bool *gone, struct error
         if (fd < 0)
             return error_set(err, errno == EINVAL ? -EIO : -errno, "%s", strerror(errno));
         const int rc = check_open(fd, name, step, err);
-        const bool same = is_same(fd, path);
+        const bool same = verify_is_same(fd, path);
         close(fd);
         if (rc == 0 || same)
             return rc;
@@ -123,7 +123,7 @@ static int by_step(const struct dirent **a, const struct dirent **b)
     return (left > right) - (left < right);
 }
 
-static int check_run(struct verify *v, const char *directory, struct error *err)
+static int verify_check_run(struct verify *v, const char *directory, struct error *err)
 {
     struct dirent **entries;
     const int n = scandir(directory, &entries, is_checkpoint, by_step);
@@ -145,7 +145,7 @@ static int check_run(struct verify *v, const char *directory, struct error *err)
 }
 
 /* True for a checkpoint, by its name or its training.json; otherwise the directory is a run's. */
-static bool is_one(const char *directory)
+static bool verify_is_one(const char *directory)
 {
     char path[PATH_MAX];
     uint64_t step;
@@ -158,7 +158,7 @@ static bool is_one(const char *directory)
 }
 
 /* --resume takes the newest whole one, too (client/run/resume.h). */
-static int conclude(const struct verify *v, const char *path, struct error *err)
+static int verify_conclude(const struct verify *v, const char *path, struct error *err)
 {
     if (v->unread_rc != 0)
         return error_set(err, v->unread_rc, "%.400s: whether it is whole is not known", v->unread.text);
@@ -186,11 +186,11 @@ static int verify(struct verify *v, const char *directory, struct error *err)
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return error_set(err, -ENOTDIR, "%s: not a directory; name a step-N, or the directory of a run", path);
-    if (is_one(path))
+    if (verify_is_one(path))
         check_one(v, path, 0);
     else
-        rc = check_run(v, path, err);
-    return rc != 0 ? rc : conclude(v, path, err);
+        rc = verify_check_run(v, path, err);
+    return rc != 0 ? rc : verify_conclude(v, path, err);
 }
 
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),

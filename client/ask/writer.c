@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Reads eos_token_id, a number or a list of numbers, and drops the file. Ids that are no tokens are left out. */
-static int read_ends(struct client_writer *w, json_t *file, struct error *err)
+static int writer_read_ends(struct client_writer *w, json_t *file, struct error *err)
 {
     const uint32_t vocabulary = w->forward->model.config.vocabulary;
     const json_t *ids = json_object_get(file, "eos_token_id");
@@ -40,10 +40,10 @@ static int find_ends(struct client_writer *w, struct error *err)
 
     if (w->tokenizer && client_tokenizer_is_bytes(w->tokenizer))
         return 0;
-    int rc = read_ends(w, model_files_json(model->side, "generation_config.json"), err);
+    int rc = writer_read_ends(w, model_files_json(model->side, "generation_config.json"), err);
     if (!rc && w->n_ends == 0) {
         rc = client_file_read(&config, &n, model->config_fd, "config.json", err);
-        rc = rc ? rc : read_ends(w, json_loadb(config, n, 0, NULL), err);
+        rc = rc ? rc : writer_read_ends(w, json_loadb(config, n, 0, NULL), err);
         free(config);
     }
     if (!rc && w->n_ends == 0 && w->tokenizer && client_tokenizer_end(w->tokenizer) < model->config.vocabulary)
@@ -83,7 +83,7 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
     return rc ? rc : find_ends(w, err);
 }
 
-static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
+static int writer_open_lines(struct client_writer *w, uint32_t n, struct error *err)
 {
     int rc = 0;
 
@@ -99,7 +99,7 @@ static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
     return rc;
 }
 
-static int open_job(struct client_writer *w, struct error *err)
+static int writer_open_job(struct client_writer *w, struct error *err)
 {
     const struct client_model *model = &w->forward->model;
     /* The optimizer is never used, but its numbers must be valid. */
@@ -123,12 +123,12 @@ static int open_job(struct client_writer *w, struct error *err)
 
 int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines, struct error *err)
 {
-    int rc = open_lines(w, n_lines, err);
+    int rc = writer_open_lines(w, n_lines, err);
 
     w->seq = seq;
     if (!rc)
         rc = client_forward_start(w->forward, err);
-    return rc ? rc : open_job(w, err);
+    return rc ? rc : writer_open_job(w, err);
 }
 
 bool client_writer_gave_way(const struct client_writer *w)
@@ -144,7 +144,7 @@ int client_writer_renew(struct client_writer *w, struct error *err)
 
     w->forward->link.failed = 0;
     const int rc = client_observer_status(&w->forward->link, &m, err);
-    return rc ? rc : open_job(w, err);
+    return rc ? rc : writer_open_job(w, err);
 }
 
 /* A row that goes on after another one's tokens has its source, too; the ids are there in case they run again. */

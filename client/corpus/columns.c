@@ -15,7 +15,7 @@ static const char *const labels[] = {"label", "gold_label", "is_duplicate", "sco
 
 enum { MOST_NUMBER = 10000, MOST_LISTED = 40 };
 
-static int refuse(const char *text, struct error *err)
+static int columns_refuse(const char *text, struct error *err)
 {
     return error_set(err, -EDOM,
                      "--columns '%.80s': give TEXT,LABEL or TEXT,TEXT,LABEL, as names in the file's first line, or as "
@@ -23,7 +23,7 @@ static int refuse(const char *text, struct error *err)
                      text);
 }
 
-static bool read_number(size_t *out, const char *name)
+static bool columns_read_number(size_t *out, const char *name)
 {
     char *end;
     const unsigned long number = strtoul(name, &end, 10);
@@ -43,13 +43,13 @@ int client_columns_parse(struct client_columns *out, const char *text, bool unla
     for (const char *at = text; at; n++) {
         const size_t length = strcspn(at, ",");
         if (n == CLIENT_COLUMNS || length == 0 || length >= CLIENT_COLUMN_NAME_BYTES)
-            return refuse(text, err);
+            return columns_refuse(text, err);
         snprintf(parts[n], sizeof parts[n], "%.*s", (int)length, at);
-        n_numbers += read_number(&number[n], parts[n]);
+        n_numbers += columns_read_number(&number[n], parts[n]);
         at = at[length] ? at + length + 1 : NULL;
     }
     if (text && n < (unlabelled ? 1 : 2))
-        return refuse(text, err);
+        return columns_refuse(text, err);
     for (size_t i = 0; i < n; i++)
         for (size_t k = i + 1; k < n; k++)
             if (strcmp(parts[i], parts[k]) == 0)
@@ -64,7 +64,7 @@ int client_columns_parse(struct client_columns *out, const char *text, bool unla
     return 0;
 }
 
-static size_t find(const char *name, const char *const *names, size_t n)
+static size_t columns_find(const char *name, const char *const *names, size_t n)
 {
     for (size_t i = 0; name && *name && i < n; i++)
         if (strcmp(names[i], name) == 0)
@@ -73,7 +73,7 @@ static size_t find(const char *name, const char *const *names, size_t n)
 }
 
 /* "'sentence', 'label'" */
-static void list(char *out, size_t cap, const char *const *names, size_t n)
+static void columns_list(char *out, size_t cap, const char *const *names, size_t n)
 {
     size_t used = 0;
 
@@ -98,13 +98,13 @@ bool client_columns_is_name(size_t column, const char *field, size_t n)
 static void find_known(size_t at[CLIENT_COLUMNS], const char *const *names, size_t n)
 {
     for (size_t i = 0; at[CLIENT_COLUMN_FIRST] == CLIENT_NO_COLUMN && i < sizeof texts / sizeof *texts; i++) {
-        const size_t first = find(texts[i][0], names, n), second = find(texts[i][1], names, n);
+        const size_t first = columns_find(texts[i][0], names, n), second = columns_find(texts[i][1], names, n);
         if (first == CLIENT_NO_COLUMN || (strcmp(texts[i][0], "question") == 0 && second == CLIENT_NO_COLUMN))
             continue;
         at[CLIENT_COLUMN_FIRST] = first, at[CLIENT_COLUMN_SECOND] = second;
     }
     for (size_t i = 0; at[CLIENT_COLUMN_LABEL] == CLIENT_NO_COLUMN && i < sizeof labels / sizeof *labels; i++)
-        at[CLIENT_COLUMN_LABEL] = find(labels[i], names, n);
+        at[CLIENT_COLUMN_LABEL] = columns_find(labels[i], names, n);
 }
 
 static int refuse_missing(const struct client_columns *columns, size_t column, const char *there, struct error *err)
@@ -125,9 +125,9 @@ int client_columns_find(size_t at[CLIENT_COLUMNS], const struct client_columns *
     static const char *const what[CLIENT_COLUMNS] = {"a text", "a second text", "a label"};
     char there[260];
 
-    list(there, sizeof there, names, n);
+    columns_list(there, sizeof there, names, n);
     for (size_t i = 0; i < CLIENT_COLUMNS; i++)
-        at[i] = find(columns->names[i], names, n);
+        at[i] = columns_find(columns->names[i], names, n);
     if (columns->known)
         find_known(at, names, n);
     for (size_t i = 0; i < CLIENT_COLUMNS; i++) {

@@ -20,7 +20,7 @@ void client_corpus_free(struct client_corpus *corpus)
     *corpus = (struct client_corpus){.fd = -1};
 }
 
-static int make_room(struct client_corpus *corpus, struct error *err)
+static int corpus_make_room(struct client_corpus *corpus, struct error *err)
 {
     const size_t cap = corpus->cap ? 2 * corpus->cap : 1024;
 
@@ -39,7 +39,7 @@ int client_corpus_add(struct client_corpus *corpus, struct client_example exampl
                       const struct client_data_file *file, struct error *err)
 {
     const size_t n = (size_t)example.n[0] + example.n[1];
-    int rc = make_room(corpus, err);
+    int rc = corpus_make_room(corpus, err);
 
     if (!rc)
         rc = client_data_write(corpus->fd, file, ids, n * sizeof *ids, corpus->n_tokens * sizeof *ids, err);

@@ -92,7 +92,7 @@ static int add_document(void *user, const uint32_t *ids, size_t n, struct error 
     return client_corpus_add(r->documents, document, ids, r->file, err);
 }
 
-static int take_object(struct reading *r, json_t *object, struct error *err)
+static int documents_take_object(struct reading *r, json_t *object, struct error *err)
 {
     const enum client_layout layout = client_layout_of(object);
     json_t *conversation;
@@ -138,7 +138,7 @@ static int take_preference(struct reading *r, json_t *object, struct error *err)
 
     for (int i = 0; !rc && i < 2; i++) {
         json_t *choice = client_layout_choice(&rc, object, i == 0, err);
-        if (!rc && (rc = take_object(r, choice, err)) == -EINVAL)
+        if (!rc && (rc = documents_take_object(r, choice, err)) == -EINVAL)
             error_prefix(err, i ? "rejected" : "chosen");
         json_decref(choice);
         if (!rc && r->documents->n != before + 1 + (size_t)i)
@@ -250,7 +250,7 @@ static int on_source(void *user, const char *line, size_t n, uint64_t number, st
     return in_line(rc, s->r->file, number, err);
 }
 
-static int on_target(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+static int documents_on_target(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct sides *s = user;
     struct reading *r = s->r;
@@ -293,7 +293,7 @@ static int read_side_by_side(struct reading *r, struct client_data_file files[2]
         rc = client_data_each_line(&r->pass, &files[0], on_source, &s, err);
     r->file = &files[1];
     if (!rc)
-        rc = client_data_each_line(&r->pass, &files[1], on_target, &s, err);
+        rc = client_data_each_line(&r->pass, &files[1], documents_on_target, &s, err);
     if (!rc && s.seen < s.n)
         rc = error_set(err, -EINVAL, "%s: it has %zu lines, and %s, of which it has the targets, %zu", files[1].path,
                        s.seen, files[0].path, s.n);
@@ -309,7 +309,7 @@ static int read_side_by_side(struct reading *r, struct client_data_file files[2]
 
 /* ---- Files ---- */
 
-static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+static int documents_on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct reading *r = user;
     json_error_t why;
@@ -328,7 +328,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     return in_line(rc, r->file, number, err);
 }
 
-static int read_file(struct reading *r, struct client_data_file *file, struct error *err)
+static int documents_read_file(struct reading *r, struct client_data_file *file, struct error *err)
 {
     const size_t before = r->documents->n;
     int rc = client_data_unpack(&r->pass, file, err);
@@ -343,7 +343,7 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
             "its texts as .jsonl, each as {\"text\": \"...\"}",
             file->path);
     if (!rc)
-        rc = client_data_each_line(&r->pass, file, on_line, r, err);
+        rc = client_data_each_line(&r->pass, file, documents_on_line, r, err);
     if (!rc && r->documents->n == before)
         rc = error_set(err, -EINVAL, "%s: nothing in it", file->path);
     r->file_number++;
@@ -360,7 +360,7 @@ static int read_targets(struct reading *r, struct client_data *data, size_t *i, 
     if (!rc && has_next)
         rc = client_data_unpack(&r->pass, &files[1], err);
     if (rc || files[0].kind != CLIENT_DATA_TEXT)
-        return rc ? rc : read_file(r, &files[0], err);
+        return rc ? rc : documents_read_file(r, &files[0], err);
     if (!has_next || files[1].kind != CLIENT_DATA_TEXT)
         return error_set(err, -EINVAL,
                          "%s: a text alone: give two, of sources and of their targets line by line, or .jsonl with "
@@ -383,7 +383,7 @@ int client_documents_read(struct client_corpus *out, struct client_data *data,
                         .user = rules->user,
                         .take = rules->pairs     ? take_preference
                                 : rules->targets ? take_target
-                                                 : take_object};
+                                                 : documents_take_object};
     int rc = hash ? client_conversations_open(&r.conversations, rules->tokenizer, rules->side, rules->chat_template,
                                               rules->train_on, err)
                   : error_memory(err);
@@ -403,7 +403,7 @@ int client_documents_read(struct client_corpus *out, struct client_data *data,
     }
     client_tokenizer_watch(rules->tokenizer, rules->watch);
     for (size_t i = 0; !rc && i < data->n_files; i++)
-        rc = rules->targets ? read_targets(&r, data, &i, err) : read_file(&r, &data->files[i], err);
+        rc = rules->targets ? read_targets(&r, data, &i, err) : documents_read_file(&r, &data->files[i], err);
     client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
         out->hash = XXH3_64bits_digest(hash), out->n_spelled = client_conversations_n_spelled(r.conversations);

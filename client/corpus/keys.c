@@ -147,7 +147,7 @@ static void count_message(struct client_unread *out, struct client_keys *keys, c
     }
 }
 
-static bool is_empty(const json_t *value)
+static bool keys_is_empty(const json_t *value)
 {
     return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_string(value) && json_string_length(value) == 0);
@@ -164,7 +164,7 @@ void client_keys_count(struct client_unread *out, struct client_keys *keys, cons
     {
         if (json_is_null(value))
             continue;
-        if (!client_layout_has(object, key) || (!is_empty(value) && !reads_beside(keys, key)))
+        if (!client_layout_has(object, key) || (!keys_is_empty(value) && !reads_beside(keys, key)))
             client_unread_count(out, CLIENT_UNREAD_KEY, key, line);
     }
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {

@@ -46,7 +46,7 @@ struct reading {
 };
 
 /* Rows that are to be predicted may lack a label, or have the -1 of GLUE's test files for it. */
-static bool is_absent(const struct reading *r, struct text label)
+static bool labelled_is_absent(const struct reading *r, struct text label)
 {
     if (!label.bytes || !r->rules->unlabelled)
         return !label.bytes;
@@ -57,7 +57,7 @@ static bool is_absent(const struct reading *r, struct text label)
 static int add_label(struct reading *r, struct client_example *row, struct text label, struct error *err)
 {
     row->label = PLAN_NO_LABEL;
-    if (is_absent(r, label))
+    if (labelled_is_absent(r, label))
         return 0;
     XXH3_64bits_update(r->hash, label.bytes, label.n);
     if (r->labels->numbers)
@@ -65,7 +65,7 @@ static int add_label(struct reading *r, struct client_example *row, struct text 
     return client_labels_find(&row->label, r->labels, label.bytes, label.n, err);
 }
 
-static int add_text(struct reading *r, uint32_t *n, struct text text, struct error *err)
+static int labelled_add_text(struct reading *r, uint32_t *n, struct text text, struct error *err)
 {
     const size_t before = r->tokens.n;
     size_t used;
@@ -85,7 +85,7 @@ static void row_drop_end(struct reading *r, uint32_t *n)
         r->tokens.n--, --*n;
 }
 
-static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS], struct error *err)
+static int labelled_add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS], struct error *err)
 {
     struct client_example row = {.is_paired = columns[CLIENT_COLUMN_SECOND].bytes != NULL,
                                  .file = r->file_number,
@@ -97,9 +97,9 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
         rc = error_set(err, -EINVAL, "it has two texts, and the model's tokenizer.json does not say how to join them");
     client_tokenizer_led(r->rules->tokenizer);
     if (!rc)
-        rc = add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], err);
+        rc = labelled_add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], err);
     if (!rc && row.is_paired)
-        rc = add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], err);
+        rc = labelled_add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], err);
     if (!rc)
         row_drop_end(r, &row.n[row.is_paired]);
     if (!rc && r->tokens.n == 0 && client_pairs_added(r->pairs, row.is_paired) == 0)
@@ -113,7 +113,7 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
 
 /* ---- TSV ---- */
 
-static int split(struct reading *r, size_t *n, const char *line, size_t bytes, struct error *err)
+static int labelled_split(struct reading *r, size_t *n, const char *line, size_t bytes, struct error *err)
 {
     *n = 0;
     for (size_t from = 0;; *n += 1) {
@@ -232,7 +232,7 @@ static int take_tsv(struct reading *r, const char *line, size_t bytes, struct er
         bytes--;
     if (bytes == 0 && !has_one_column(r))
         return 0;
-    int rc = split(r, &n, line, bytes, err);
+    int rc = labelled_split(r, &n, line, bytes, err);
     if (!rc && !r->begun) {
         r->begun = true;
         r->n_fields = n;
@@ -251,7 +251,7 @@ static int take_tsv(struct reading *r, const char *line, size_t bytes, struct er
             columns[i] = r->fields[r->at[i]];
             r->file->unread.n_quoted += is_quoted(columns[i]);
         }
-    return rc ? rc : add_row(r, columns, err);
+    return rc ? rc : labelled_add_row(r, columns, err);
 }
 
 /* ---- JSON lines ---- */
@@ -292,7 +292,7 @@ static int begin_keys(struct reading *r, json_t *object, struct error *err)
 
 /* The name of a class is the shortest that reads back as the number, "0.1". A regression's label has 17 digits, which
  * its rows' checksum is made of. */
-static void print_real(char made[40], double value, bool is_class)
+static void labelled_print_real(char made[40], double value, bool is_class)
 {
     int digits = is_class ? 15 : 17;
 
@@ -317,7 +317,7 @@ static int take_value(const struct reading *r, struct text *out, char made[40], 
     if (is_label && json_is_integer(value))
         snprintf(made, 40, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (is_label && json_is_real(value))
-        print_real(made, json_real_value(value), !r->labels->numbers);
+        labelled_print_real(made, json_real_value(value), !r->labels->numbers);
     else if (is_label && json_is_boolean(value))
         snprintf(made, 40, "%s", json_is_true(value) ? "true" : "false");
     else
@@ -327,7 +327,7 @@ static int take_value(const struct reading *r, struct text *out, char made[40], 
     return 0;
 }
 
-static int take_object(struct reading *r, json_t *object, struct error *err)
+static int labelled_take_object(struct reading *r, json_t *object, struct error *err)
 {
     struct text columns[CLIENT_COLUMNS] = {{NULL, 0}};
     char made[40];
@@ -344,10 +344,10 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
         if (r->keys[i] && !absent)
             rc = take_value(r, &columns[i], made, value, i, err);
     }
-    return rc ? rc : add_row(r, columns, err);
+    return rc ? rc : labelled_add_row(r, columns, err);
 }
 
-static void count_unread(struct reading *r, const json_t *object)
+static void labelled_count_unread(struct reading *r, const json_t *object)
 {
     const char *key;
     json_t *value;
@@ -370,15 +370,15 @@ static int take_json(struct reading *r, const char *line, size_t n, struct error
         return 0;
     json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
     const int rc = json_is_object(object)
-                       ? take_object(r, object, err)
+                       ? labelled_take_object(r, object, err)
                        : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
     if (!rc)
-        count_unread(r, object);
+        labelled_count_unread(r, object);
     json_decref(object);
     return rc;
 }
 
-static int on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
+static int labelled_on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct reading *r = user;
     char where[64];
@@ -394,7 +394,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
     return rc;
 }
 
-static int read_file(struct reading *r, struct client_data_file *file, struct error *err)
+static int labelled_read_file(struct reading *r, struct client_data_file *file, struct error *err)
 {
     const size_t before = r->rows->n;
 
@@ -404,7 +404,7 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
         return error_set(err, -EINVAL, "%s: token ids have no labels: give a .tsv or .jsonl", file->path);
     int rc = client_data_unpack(&r->pass, file, err);
     if (!rc)
-        rc = client_data_each_line(&r->pass, file, on_line, r, err);
+        rc = client_data_each_line(&r->pass, file, labelled_on_line, r, err);
     if (!rc && r->keys[CLIENT_COLUMN_LABEL] && !r->has_label)
         rc = error_set(err, -EINVAL, "%s: no row has '%s': leave it out of --columns if the data has no labels",
                        file->path, r->keys[CLIENT_COLUMN_LABEL]);
@@ -459,7 +459,7 @@ int client_labelled_read(struct client_corpus *out, struct client_pairs *pairs, 
     }
     client_tokenizer_watch(rules->tokenizer, rules->watch);
     for (; !rc && r.file_number < data->n_files; r.file_number++)
-        rc = read_file(&r, &data->files[r.file_number], err);
+        rc = labelled_read_file(&r, &data->files[r.file_number], err);
     client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
         rc = sort_labels(&r, err);

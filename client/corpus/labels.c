@@ -27,7 +27,7 @@ void client_labels_free(struct client_labels *labels)
     *labels = (struct client_labels){0};
 }
 
-static int add(struct client_labels *labels, const char *name, struct error *err)
+static int labels_add(struct client_labels *labels, const char *name, struct error *err)
 {
     const uint32_t cap = labels->cap ? 2 * labels->cap : 16;
 
@@ -47,7 +47,7 @@ static int add(struct client_labels *labels, const char *name, struct error *err
 }
 
 /* A whole number, as "12" or "-3", and nothing else. */
-static bool is_whole(long long *out, const char *name)
+static bool labels_is_whole(long long *out, const char *name)
 {
     const char *digits = name + (*name == '-');
     const size_t n = strspn(digits, "0123456789");
@@ -74,8 +74,8 @@ static int check_name(char out[CLIENT_LABELS_NAME_BYTES], const char *name, size
 }
 
 /* No class of a fixed list has this name. */
-static int refuse_unknown(const struct client_labels *labels, const char *name, long long number, bool whole,
-                          struct error *err)
+static int labels_refuse_unknown(const struct client_labels *labels, const char *name, long long number, bool whole,
+                                 struct error *err)
 {
     char known[200];
 
@@ -95,7 +95,7 @@ int client_labels_find(uint32_t *out, struct client_labels *labels, const char *
     if (rc)
         return rc;
     const json_t *known = json_object_get(labels->index, text);
-    const bool whole = is_whole(&number, text);
+    const bool whole = labels_is_whole(&number, text);
     if (known) {
         *out = (uint32_t)json_integer_value(known);
         return 0;
@@ -105,12 +105,12 @@ int client_labels_find(uint32_t *out, struct client_labels *labels, const char *
         return 0;
     }
     if (labels->fixed)
-        return refuse_unknown(labels, text, number, whole, err);
+        return labels_refuse_unknown(labels, text, number, whole, err);
     if (labels->n == CLIENT_LABELS_MOST)
         return error_set(err, -E2BIG, "its label is the %u-th that differs, and there can be %d: is it another column?",
                          labels->n + 1, CLIENT_LABELS_MOST);
     *out = labels->n;
-    return add(labels, text, err);
+    return labels_add(labels, text, err);
 }
 
 static void fix(struct client_labels *labels)
@@ -130,7 +130,7 @@ struct sorted {
     uint32_t from;
 };
 
-static int by_name(const void *a, const void *b)
+static int labels_by_name(const void *a, const void *b)
 {
     const struct sorted *x = a, *y = b;
 
@@ -147,11 +147,11 @@ void client_labels_sort(struct client_labels *labels, uint32_t *to)
     assert(list); /* some bytes a name, which has its own by now */
     for (uint32_t i = 0; i < labels->n; i++) {
         list[i] = (struct sorted){labels->names[i], 0, i};
-        whole = is_whole(&list[i].number, list[i].name) && whole;
+        whole = labels_is_whole(&list[i].number, list[i].name) && whole;
     }
     for (uint32_t i = 0; i < labels->n && !whole; i++)
         list[i].number = 0;
-    qsort(list, labels->n, sizeof *list, by_name);
+    qsort(list, labels->n, sizeof *list, labels_by_name);
     for (uint32_t i = 0; i < labels->n; i++) {
         labels->names[i] = list[i].name;
         to[list[i].from] = i;
@@ -184,7 +184,7 @@ int client_labels_number(uint32_t *out, const char *text, size_t bytes, struct e
 }
 
 /* Takes id2label; its keys are "0" to "n - 1". */
-static int take_names(struct client_labels *labels, const json_t *names, uint32_t n, struct error *err)
+static int labels_take_names(struct client_labels *labels, const json_t *names, uint32_t n, struct error *err)
 {
     char key[32], made[CLIENT_LABELS_NAME_BYTES];
     uint32_t at;
@@ -210,7 +210,7 @@ int client_labels_take(struct client_labels *labels, const char *config, size_t 
 {
     json_t *root = json_loadb(config, bytes, 0, NULL);
     const json_t *names = json_object_get(root, "id2label");
-    const int rc = take_names(labels, json_is_object(names) ? names : NULL, n, err);
+    const int rc = labels_take_names(labels, json_is_object(names) ? names : NULL, n, err);
 
     json_decref(root);
     fix(labels);

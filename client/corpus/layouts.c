@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Data sets that were joined have null where a row lacks a column. */
-static bool has(const json_t *object, const char *key)
+static bool layouts_has(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -21,9 +21,9 @@ enum client_layout client_layout_of(const json_t *object)
 {
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
 
-    if (has(object, "chosen") && has(object, "rejected"))
+    if (layouts_has(object, "chosen") && layouts_has(object, "rejected"))
         return CLIENT_LAYOUT_PREFERENCE;
-    if (has(object, "messages") || has(object, "conversations") || has(object, "instruction"))
+    if (layouts_has(object, "messages") || layouts_has(object, "conversations") || layouts_has(object, "instruction"))
         return CLIENT_LAYOUT_CONVERSATION;
     if (json_is_string(prompt) && json_is_string(completion))
         return CLIENT_LAYOUT_PROMPT;
@@ -63,10 +63,10 @@ bool client_layout_has(const json_t *object, const char *key)
         return is_one_of(key, preference) ||
                (json_is_array(json_object_get(object, "chosen")) && is_one_of(key, beside));
     case CLIENT_LAYOUT_CONVERSATION:
-        return is_one_of(key, has(object, "messages")        ? messages
-                              : has(object, "conversations") ? sharegpt
-                              : has(object, "instruction")   ? alpaca
-                                                             : pair) ||
+        return is_one_of(key, layouts_has(object, "messages")        ? messages
+                              : layouts_has(object, "conversations") ? sharegpt
+                              : layouts_has(object, "instruction")   ? alpaca
+                                                                     : pair) ||
                is_one_of(key, beside);
     case CLIENT_LAYOUT_NONE:
         break;
@@ -104,7 +104,7 @@ static int settle_train(json_t *messages, size_t i, bool is_prompt, struct error
     bool other = false;
 
     for (size_t k = 0; k < N_TRAINS; k++) {
-        if (!has(message, trains[k])) {
+        if (!layouts_has(message, trains[k])) {
             other |= json_object_get(message, trains[k]) != NULL;
             continue;
         }
@@ -138,7 +138,7 @@ static int settle_train(json_t *messages, size_t i, bool is_prompt, struct error
                : error_memory(err);
 }
 
-static int add_message(json_t *messages, const char *role, json_t *content, struct error *err)
+static int layouts_add_message(json_t *messages, const char *role, json_t *content, struct error *err)
 {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
 
@@ -198,7 +198,7 @@ static int add_turn(json_t *messages, json_t *turn, size_t i, struct error *err)
             "turn %zu of its conversations is from %.40s, an unknown role: known are human, gpt, system, tool, "
             "observation and function_call",
             i + 1, from);
-    int rc = add_message(messages, role, value, err);
+    int rc = layouts_add_message(messages, role, value, err);
     for (size_t k = 0; !rc && k < N_TRAINS; k++) {
         json_t *train = json_object_get(turn, trains[k]);
         if (train && json_object_set(json_array_get(messages, json_array_size(messages) - 1), trains[k], train))
@@ -250,8 +250,8 @@ static int add_pair(json_t *messages, json_t *pair, size_t i, struct error *err)
 
     if (json_array_size(pair) != 2 || !json_is_string(question) || !json_is_string(answer))
         return error_set(err, -EINVAL, "turn %zu of its history is no list of two texts", i + 1);
-    const int rc = add_message(messages, "user", question, err);
-    return rc ? rc : add_message(messages, "assistant", answer, err);
+    const int rc = layouts_add_message(messages, "user", question, err);
+    return rc ? rc : layouts_add_message(messages, "assistant", answer, err);
 }
 
 static int take_alpaca(json_t *messages, json_t *object, struct error *err)
@@ -277,9 +277,9 @@ static int take_alpaca(json_t *messages, json_t *object, struct error *err)
     if (!rc && !question)
         rc = error_memory(err);
     if (!rc)
-        rc = add_message(messages, "user", question, err);
+        rc = layouts_add_message(messages, "user", question, err);
     json_decref(question);
-    return rc ? rc : add_message(messages, "assistant", output, err);
+    return rc ? rc : layouts_add_message(messages, "assistant", output, err);
 }
 
 /* ---- Messages ---- */
@@ -303,7 +303,7 @@ static int take_prompt(json_t *messages, json_t *object, struct error *err)
     return json_array_extend(messages, json_object_get(object, "completion")) ? error_memory(err) : 0;
 }
 
-static int take_messages(json_t *messages, json_t *object, struct error *err)
+static int layouts_take_messages(json_t *messages, json_t *object, struct error *err)
 {
     json_t *given = json_object_get(object, "messages");
 
@@ -319,7 +319,7 @@ static json_t *optional_list(int *rc, json_t *object, const char *key, struct er
     json_t *list = json_object_get(object, key), *parsed = NULL;
     json_error_t why;
 
-    if (!has(object, key) || (json_is_string(list) && json_string_length(list) == 0))
+    if (!layouts_has(object, key) || (json_is_string(list) && json_string_length(list) == 0))
         return NULL;
     if (json_is_string(list))
         list = parsed = wide_read(json_string_value(list), json_string_length(list), JSON_ALLOW_NUL, &why);
@@ -381,12 +381,13 @@ static int take_tools(json_t *out, json_t *object, struct error *err)
 static int take_kwargs(json_t *out, json_t *object, struct error *err)
 {
     static const char *const own[] = {"messages", "conversation", "tools", "add_generation_prompt"};
-    json_t *given = has(object, "chat_template_kwargs") ? json_object_get(object, "chat_template_kwargs") : NULL;
+    json_t *given =
+        layouts_has(object, "chat_template_kwargs") ? json_object_get(object, "chat_template_kwargs") : NULL;
     int rc = given && !json_is_object(given) ? error_set(err, -EINVAL, "its chat_template_kwargs are no object") : 0;
     json_t *documents = optional_list(&rc, object, "documents", err), *other = NULL, *kwargs = json_copy(given);
 
     for (size_t i = 0; !rc && i < sizeof own / sizeof *own; i++)
-        if (has(given, own[i]))
+        if (layouts_has(given, own[i]))
             rc = error_set(err, -EINVAL, "its chat_template_kwargs have \"%s\": leave it out there", own[i]);
     if (!rc && are_full(other = optional_list(&rc, given, "documents", err), documents))
         rc = error_set(err, -EINVAL, "it has \"documents\", and its chat_template_kwargs have them, too: keep one");
@@ -423,14 +424,15 @@ static int take_system(json_t *messages, json_t *object, bool is_prompt, struct 
 json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
 {
     json_t *messages = json_array(), *out = json_pack("{s:o}", "messages", messages);
-    const bool is_prompt = !has(object, "messages") && !has(object, "conversations") && !has(object, "instruction");
+    const bool is_prompt = !layouts_has(object, "messages") && !layouts_has(object, "conversations") &&
+                           !layouts_has(object, "instruction");
 
     *rc = out ? 0 : error_memory(err);
     if (!*rc)
-        *rc = has(object, "messages")        ? take_messages(messages, object, err)
-              : has(object, "conversations") ? take_sharegpt(messages, object, err)
-              : has(object, "instruction")   ? take_alpaca(messages, object, err)
-                                             : take_prompt(messages, object, err);
+        *rc = layouts_has(object, "messages")        ? layouts_take_messages(messages, object, err)
+              : layouts_has(object, "conversations") ? take_sharegpt(messages, object, err)
+              : layouts_has(object, "instruction")   ? take_alpaca(messages, object, err)
+                                                     : take_prompt(messages, object, err);
     for (size_t i = 0; !*rc && i < json_array_size(messages); i++)
         *rc =
             json_is_object(json_array_get(messages, i))
@@ -452,7 +454,7 @@ json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
 /* ---- Preferences ---- */
 
 /* How many messages two lists begin with alike; fewer than either has. */
-static size_t count_alike(const json_t *a, const json_t *b)
+static size_t layouts_count_alike(const json_t *a, const json_t *b)
 {
     size_t n = 0;
 
@@ -485,7 +487,7 @@ json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error 
     if (json_is_string(prompt) && json_is_string(completion) && json_is_string(other)) {
         out = json_pack("{s:O, s:O}", "prompt", prompt, "completion", completion);
     } else if (json_is_array(completion) && json_is_array(other)) {
-        const size_t n = json_is_array(prompt) ? 0 : count_alike(completion, other);
+        const size_t n = json_is_array(prompt) ? 0 : layouts_count_alike(completion, other);
         if (n == 0 && !json_is_array(prompt)) {
             *rc = error_set(err, -EINVAL, "its chosen and rejected messages do not begin alike, so there is no prompt");
             return NULL;
@@ -501,7 +503,7 @@ json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error 
     }
     bool whole = out;
     for (const char *const *key = beside; whole && *key; key++)
-        whole = !has(object, *key) || json_object_set(out, *key, json_object_get(object, *key)) == 0;
+        whole = !layouts_has(object, *key) || json_object_set(out, *key, json_object_get(object, *key)) == 0;
     if (!whole)
         *rc = error_memory(err);
     else if (json_is_array(completion) && json_array_size(json_object_get(out, "completion")) != 1)

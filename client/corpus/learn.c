@@ -21,8 +21,8 @@ struct learning {
 };
 
 /* Each document is a text of its own: no word crosses into the next. */
-static int count_documents(struct learning *l, const struct client_data_file *file, const char *text, size_t n,
-                           struct error *err)
+static int learn_count_documents(struct learning *l, const struct client_data_file *file, const char *text, size_t n,
+                                 struct error *err)
 {
     size_t used;
     int rc = 0;
@@ -51,7 +51,7 @@ static int count_file(struct learning *l, const struct client_data_file *file, u
     if (rc)
         return rc;
     const size_t head = client_data_cut((const uint8_t *)l->text, n);
-    return count_documents(l, file, l->text + head, n - head, err);
+    return learn_count_documents(l, file, l->text + head, n - head, err);
 }
 
 int client_learn_size(uint64_t *n, struct client_data *data, const struct client_data_rules *rules, struct error *err)

@@ -57,7 +57,7 @@ struct client_texts client_pairs_cut(const struct client_pairs *pairs, struct cl
     return texts;
 }
 
-static uint32_t *append(uint32_t *out, const uint32_t *ids, uint32_t n)
+static uint32_t *pairs_append(uint32_t *out, const uint32_t *ids, uint32_t n)
 {
     if (n > 0) /* ids of an empty text may be NULL */
         memcpy(out, ids, n * sizeof *ids);
@@ -69,14 +69,15 @@ uint32_t client_pairs_write(uint32_t *ids, uint32_t *second, const struct client
 {
     const struct client_texts left = client_pairs_cut(pairs, texts, seq);
     const struct client_pair *pair = &pairs->pair;
-    uint32_t *at = append(ids, texts.paired ? pair->ids[0] : pairs->ids[0], texts.paired ? pair->n[0] : pairs->n[0]);
+    uint32_t *at =
+        pairs_append(ids, texts.paired ? pair->ids[0] : pairs->ids[0], texts.paired ? pair->n[0] : pairs->n[0]);
 
-    at = append(at, tokens[0], left.n[0]);
+    at = pairs_append(at, tokens[0], left.n[0]);
     const uint32_t first = (uint32_t)(at - ids);
-    at = append(at, texts.paired ? pair->ids[1] : pairs->ids[1], texts.paired ? pair->n[1] : pairs->n[1]);
+    at = pairs_append(at, texts.paired ? pair->ids[1] : pairs->ids[1], texts.paired ? pair->n[1] : pairs->n[1]);
     if (texts.paired) {
-        at = append(at, tokens[1], left.n[1]);
-        at = append(at, pair->ids[2], pair->n[2]);
+        at = pairs_append(at, tokens[1], left.n[1]);
+        at = pairs_append(at, pair->ids[2], pair->n[2]);
     }
     *second = texts.paired && pair->has_second ? first + pair->n_first : (uint32_t)(at - ids);
     return (uint32_t)(at - ids);

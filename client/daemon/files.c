@@ -39,7 +39,7 @@ bool client_files_are_needed(const struct client_link *link)
 
 /* ---- the thread ------------------------------------------------------------------------------------------------- */
 
-static int find(const struct client_files *files, uint32_t number)
+static int files_find(const struct client_files *files, uint32_t number)
 {
     for (int i = 0; i < MOST; i++)
         if (files->served[i].fd != NOT_SERVED && files->served[i].number == number)
@@ -49,7 +49,7 @@ static int find(const struct client_files *files, uint32_t number)
 
 static int do_act(const struct client_files *files, const struct message *m, uint64_t *size)
 {
-    const struct file file = file_own(find(files, m->file.index));
+    const struct file file = file_own(files_find(files, m->file.index));
     char *const memory = files->memory.base;
 
     if (file.fd < 0)
@@ -94,7 +94,7 @@ static bool take_events(const struct client_files *files)
     return n > 0 && write(files->trace_fd, text, (size_t)n) == n;
 }
 
-static void *run(void *data)
+static void *files_run(void *data)
 {
     struct client_files *files = data;
     struct pollfd polls[] = {{.fd = files->socket, .events = POLLIN}, {.fd = files->events, .events = POLLIN}};
@@ -115,7 +115,7 @@ static void *run(void *data)
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
-static void close_all(struct client_files *files)
+static void files_close_all(struct client_files *files)
 {
     segment_close(&files->memory);
     if (files->socket >= 0)
@@ -149,10 +149,10 @@ int client_files_start(struct client_files **out, const int *theirs, int trace_f
     for (int i = 0; i < MOST; i++)
         files->served[i].fd = NOT_SERVED;
     rc = segment_attach(&files->memory, theirs[1], FILES_BYTES, SEGMENT_READ_WRITE, err);
-    if (!rc && (rc = thread_begin(&files->thread, run, files)))
+    if (!rc && (rc = thread_begin(&files->thread, files_run, files)))
         error_set(err, rc, "no thread that serves files: %s", strerror(-rc));
     if (rc)
-        close_all(files);
+        files_close_all(files);
     else
         *out = files;
     return rc;
@@ -182,7 +182,7 @@ void client_files_close(struct client_files *files)
         return;
     shutdown(files->socket, SHUT_RDWR);
     pthread_join(files->thread, NULL);
-    close_all(files);
+    files_close_all(files);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */

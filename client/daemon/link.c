@@ -14,7 +14,7 @@
 
 enum { TICK_MS = 100, GRACE_MS = 1000 };
 
-static void on_tick(uv_timer_t *timer)
+static void link_on_tick(uv_timer_t *timer)
 {
     (void)timer; /* waking uv_run is all it does */
 }
@@ -30,7 +30,7 @@ int client_link_init(struct client_link *link, struct error *err)
     link->messages_held = -1;
     uv_timer_init(&link->loop, &link->tick);
     link->tick.data = link;
-    uv_timer_start(&link->tick, on_tick, TICK_MS, TICK_MS);
+    uv_timer_start(&link->tick, link_on_tick, TICK_MS, TICK_MS);
     link->seen_ms = uv_now(&link->loop);
     return 0;
 }
@@ -50,7 +50,7 @@ static struct client_mail *mail_place(struct client_link *link)
     return &link->mail[(link->first_mail + link->n_mail++) % link->mail_cap];
 }
 
-static void on_open(struct session *s, const struct message *peer)
+static void link_on_open(struct session *s, const struct message *peer)
 {
     struct client_link *link = session_data(s);
 
@@ -58,7 +58,7 @@ static void on_open(struct session *s, const struct message *peer)
     link->attached = true;
 }
 
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+static void link_on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct client_link *link = session_data(s);
     struct client_mail *mail = mail_place(link);
@@ -77,7 +77,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         mail->fds[i] = fds[i];
 }
 
-static void close_all(const int *fds, unsigned n)
+static void link_close_all(const int *fds, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
@@ -102,7 +102,7 @@ static bool is_dismissal(enum message_end end)
     return false;
 }
 
-static void on_closed(struct session *s, const char *reason)
+static void link_on_closed(struct session *s, const char *reason)
 {
     struct client_link *link = session_data(s);
 
@@ -114,7 +114,9 @@ static void on_closed(struct session *s, const char *reason)
         snprintf(link->end, sizeof link->end, "%s", reason);
 }
 
-static const struct session_events events = {.on_open = on_open, .on_message = on_message, .on_closed = on_closed};
+static const struct session_events events = {.on_open = link_on_open,
+                                             .on_message = link_on_message,
+                                             .on_closed = link_on_closed};
 
 static int ask_watches(struct client_link *link, struct error *err)
 {
@@ -138,7 +140,7 @@ static void note_time(struct client_link *link)
 }
 
 /* Runs the loop once, then asks the watches. */
-static int run_once(struct client_link *link, struct error *err)
+static int link_run_once(struct client_link *link, struct error *err)
 {
     uv_run(&link->loop, UV_RUN_ONCE);
     note_time(link);
@@ -198,7 +200,7 @@ int client_link_open(struct client_link *link, const char *directory, enum messa
         return rc;
     }
     while (link->session && !link->attached) {
-        rc = run_once(link, err);
+        rc = link_run_once(link, err);
         if (rc)
             return rc;
     }
@@ -245,13 +247,13 @@ static int take_asked(struct client_link *link, struct error *err)
     return rc ? error_set(err, rc, "%s", link->why.text) : 0;
 }
 
-static int next(struct client_link *link, struct message *out, int fds[CLIENT_MAIL_FDS], unsigned *n_fds,
-                struct error *err)
+static int link_next(struct client_link *link, struct message *out, int fds[CLIENT_MAIL_FDS], unsigned *n_fds,
+                     struct error *err)
 {
     *n_fds = 0;
     while (link->n_mail == 0) {
         if (!link->asked)
-            link->asked = link->session ? run_once(link, &link->why) : report_end(link, &link->why);
+            link->asked = link->session ? link_run_once(link, &link->why) : report_end(link, &link->why);
         if (link->asked && link->n_mail == 0) /* read the last messages before the end is reported */
             return take_asked(link, err);
     }
@@ -271,14 +273,14 @@ static void keep_first(int *fd, const int *fds, unsigned n_fds)
 
     if (fd)
         *fd = n_kept ? fds[0] : -1;
-    close_all(fds + n_kept, n_fds - n_kept);
+    link_close_all(fds + n_kept, n_fds - n_kept);
 }
 
 int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
 {
     int fds[CLIENT_MAIL_FDS];
     unsigned n_fds;
-    const int rc = next(link, out, fds, &n_fds, err);
+    const int rc = link_next(link, out, fds, &n_fds, err);
 
     keep_first(fd, fds, n_fds);
     return rc;
@@ -306,15 +308,15 @@ static bool pass_on(struct client_link *link, const struct message *m)
 int client_link_expect_fds(struct client_link *link, enum message_kind kind, struct message *out,
                            int fds[CLIENT_MAIL_FDS], unsigned *n_fds, struct error *err)
 {
-    int rc = next(link, out, fds, n_fds, err);
+    int rc = link_next(link, out, fds, n_fds, err);
 
     while (!rc && out->kind != kind && pass_on(link, out)) {
-        close_all(fds, *n_fds);
-        rc = next(link, out, fds, n_fds, err);
+        link_close_all(fds, *n_fds);
+        rc = link_next(link, out, fds, n_fds, err);
     }
     if (!rc && out->kind == kind)
         return 0;
-    close_all(fds, *n_fds);
+    link_close_all(fds, *n_fds);
     *n_fds = 0;
     return rc ? rc
               : error_set(err, -EPROTO, "the daemon sent %s where %s was due", message_name(out->kind),
@@ -334,12 +336,12 @@ int client_link_expect(struct client_link *link, enum message_kind kind, struct 
 
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
 {
-    uv_timer_start(&link->tick, on_tick, ms % TICK_MS, TICK_MS); /* the last of the ticks comes at the end */
+    uv_timer_start(&link->tick, link_on_tick, ms % TICK_MS, TICK_MS); /* the last of the ticks comes at the end */
     const uint64_t until = uv_now(&link->loop) + ms;
     int rc = take_asked(link, err);
 
     while (!rc && uv_now(&link->loop) < until)
-        rc = run_once(link, err);
+        rc = link_run_once(link, err);
     return rc;
 }
 
@@ -365,7 +367,7 @@ void client_link_free(struct client_link *link)
     client_link_close(link);
     for (; link->n_mail > 0; link->n_mail--) {
         const struct client_mail *mail = &link->mail[link->first_mail];
-        close_all(mail->fds, mail->n_fds);
+        link_close_all(mail->fds, mail->n_fds);
         link->first_mail = (link->first_mail + 1) % link->mail_cap;
     }
     free(link->mail);

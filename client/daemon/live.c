@@ -22,7 +22,7 @@ struct eps_observer {
     void *user;
 };
 
-static int ask_stop(void *data, struct error *err)
+static int live_ask_stop(void *data, struct error *err)
 {
     const struct eps_observer *observer = data;
 
@@ -51,7 +51,7 @@ int eps_observer_open(struct eps_observer **out, const char *address, int (*shou
     observer->user = user;
     int rc = client_link_init(&observer->link, &err);
     if (!rc && should_stop)
-        observer->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = observer};
+        observer->link.watches[1] = (struct client_watch){.ask = live_ask_stop, .data = observer};
     if (!rc)
         rc = client_observer_find(observer->directory, sizeof observer->directory, address, &err);
     if (!rc)

@@ -66,7 +66,7 @@ static int ask_once(const char *directory, struct message *reply)
 
 /* Compares a path with the output directory that a daemon reports. A path too long for a message is reported as "..."
  * and its end. */
-static bool is_same(const char *out, const char *path)
+static bool observer_is_same(const char *out, const char *path)
 {
     const size_t n = strlen(out), n_path = strlen(path);
 
@@ -80,7 +80,7 @@ struct search {
     char directory[PATH_MAX];
 };
 
-static void on_daemon(void *user, const char *directory)
+static void observer_on_daemon(void *user, const char *directory)
 {
     struct search *search = user;
     struct message m;
@@ -88,7 +88,7 @@ static void on_daemon(void *user, const char *directory)
     if (search->directory[0] || ask_once(directory, &m))
         return;
     if (m.status_reply.uid == geteuid() &&
-        is_same(m.status_reply.out, search->path)) /* other users' daemons may report anything */
+        observer_is_same(m.status_reply.out, search->path)) /* other users' daemons may report anything */
         snprintf(search->directory, sizeof search->directory, "%s", directory);
 }
 
@@ -105,7 +105,7 @@ int client_observer_find(char *out, size_t cap, const char *address, struct erro
     if (lstat(connection, &info) == 0 || errno != ENOENT || stat(address, &info) || !S_ISDIR(info.st_mode) ||
         !realpath(address, search.path))
         return 0; /* connecting reports the fault */
-    rc = session_list(on_daemon, &search, err);
+    rc = session_list(observer_on_daemon, &search, err);
     if (!rc && !search.directory[0])
         return error_set(err, -ENOENT, "%s: no daemon of yours listens there or writes its run there: see eps status",
                          address);
@@ -325,12 +325,12 @@ int client_observer_await_saved(struct message *m, struct client_link *link, str
 
 enum { RETRY_MS = 20, ASK_WORKER_MS = 50 };
 
-static void note(const struct client_await *await, const char *sentence)
+static void observer_note(const struct client_await *await, const char *sentence)
 {
     client_tell(await->on_note, await->user, sentence);
 }
 
-static bool is_absent(int rc)
+static bool observer_is_absent(int rc)
 {
     return rc == -ENOENT || rc == -ECONNREFUSED;
 }
@@ -364,17 +364,17 @@ int client_await_daemon(struct client_link *link, const char *address, enum mess
     char waited[40];
     int rc = client_observer_open(link, address, role, err);
 
-    if (!is_absent(rc) || !await || !address || !*address)
+    if (!observer_is_absent(rc) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for the daemon %.200s", address);
     if (await->ms > 0)
-        note(await, sentence.text);
-    while (is_absent(rc) && link->awake_ms < await->ms) {
+        observer_note(await, sentence.text);
+    while (observer_is_absent(rc) && link->awake_ms < await->ms) {
         rc = client_link_pause(link, RETRY_MS, err);
         if (!rc)
             rc = client_observer_open(link, address, role, err);
     }
-    if (is_absent(rc))
+    if (observer_is_absent(rc))
         error_set(err, rc, "no daemon %.200s%s: start one with epsd --listen %.200s, or check the address", address,
                   say_waited(waited, await), address);
     return rc;
@@ -396,7 +396,7 @@ int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t 
 }
 
 /* The address of the daemon on one of several hosts. That on host 0 has the address that was given. */
-static void name_host(struct error *out, const char *address, uint32_t host)
+static void observer_name_host(struct error *out, const char *address, uint32_t host)
 {
     char directory[PATH_MAX];
 
@@ -426,11 +426,11 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
         if (told != m.status_reply.lacks || foreign != m.status_reply.n_foreign) {
             told = m.status_reply.lacks;
             foreign = m.status_reply.n_foreign;
-            name_host(&name, address, told - 1);
+            observer_name_host(&name, address, told - 1);
             error_set(&sentence, 0, "waiting for a worker to attach to the daemon %s%s", name.text,
                       foreign ? ": those that are there are other users'" : "");
             if (await->ms > 0)
-                note(await, sentence.text);
+                observer_note(await, sentence.text);
         }
         if (link->awake_ms >= await->ms && foreign)
             return error_set(
@@ -463,7 +463,7 @@ int client_await_another(int rc, struct client_link *link, const char *address, 
     if (rc != -EAGAIN || !address || !*address || await->ms == 0)
         return rc;
     error_set(&sentence, 0, "%.400s; waiting for another worker to attach", why.text);
-    note(await, sentence.text);
+    observer_note(await, sentence.text);
     const uint64_t until = link->awake_ms + await->ms;
     while (link->awake_ms < until) {
         int asked = client_observer_status(link, &m, err);

@@ -186,7 +186,7 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
 }
 
 /* Retries until the daemon has opened its listener. */
-static int attach(struct client_spawn *spawn, struct error *err)
+static int spawn_attach(struct client_spawn *spawn, struct error *err)
 {
     const uint64_t until = spawn->link->awake_ms + ATTACH_MS;
 
@@ -243,7 +243,7 @@ void client_worker_arguments(struct client_worker_arguments *out, char *director
 }
 
 /* Worker i is child i, from 1. */
-static int start_worker(struct client_spawn *spawn, unsigned i, struct error *err)
+static int spawn_start_worker(struct client_spawn *spawn, unsigned i, struct error *err)
 {
     struct client_worker_arguments arguments;
     char follow[FOLLOW_BYTES];
@@ -280,7 +280,7 @@ static uint64_t patience_ms(const struct client_spawn *spawn, unsigned i)
 }
 
 /* Once libuv has let go of the old one. */
-static int replace(struct client_spawn *spawn, unsigned i, struct error *err)
+static int spawn_replace(struct client_spawn *spawn, unsigned i, struct error *err)
 {
     uv_handle_t *handle = (uv_handle_t *)&spawn->children[i].process;
 
@@ -289,7 +289,7 @@ static int replace(struct client_spawn *spawn, unsigned i, struct error *err)
     if (spawn->children[i].running)
         return 0;
     spawn->n_replaced++;
-    return start_worker(spawn, i, err);
+    return spawn_start_worker(spawn, i, err);
 }
 
 static int check_children(void *data, struct error *err)
@@ -302,7 +302,7 @@ static int check_children(void *data, struct error *err)
         if (!child->ended)
             continue;
         if (may_replace(spawn, i) && is_replaced(child)) {
-            const int rc = replace(spawn, i, err);
+            const int rc = spawn_replace(spawn, i, err);
             if (rc)
                 return rc;
             continue;
@@ -349,14 +349,14 @@ static int start_all(struct client_spawn *spawn, struct error *err)
     follow_me(follow);
     int rc = start_child(spawn, 0, "epsd", daemon_args, err);
     if (!rc)
-        rc = attach(spawn, err);
+        rc = spawn_attach(spawn, err);
     for (unsigned i = 1; !rc && i <= spawn->options.n_workers; i++)
-        rc = start_worker(spawn, i, err);
+        rc = spawn_start_worker(spawn, i, err);
     return rc ? rc : await_workers(spawn, err);
 }
 
 /* A process that the daemon has given up, as it hangs or is stopped, may live on: it ends now, to be replaced. */
-static void on_lost(void *data, const struct message *m)
+static void spawn_on_lost(void *data, const struct message *m)
 {
     struct client_spawn *spawn = data;
 
@@ -388,7 +388,7 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
         return rc;
     }
     link->watches[0] = (struct client_watch){.ask = check_children, .data = spawn};
-    link->on_lost = on_lost;
+    link->on_lost = spawn_on_lost;
     link->lost_data = spawn;
     rc = start_all(spawn, err);
     if (rc == -EIO)
@@ -420,7 +420,7 @@ static void signal_all(struct client_spawn *spawn, int signal)
 }
 
 /* Removes what a killed daemon leaves: the listening socket, the lock, and the directory of the sessions' sockets. */
-static void remove_directory(const char *directory)
+static void spawn_remove_directory(const char *directory)
 {
     DIR *dir = opendir(directory);
     const struct dirent *entry;
@@ -430,7 +430,7 @@ static void remove_directory(const char *directory)
         const bool is_entry = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
         if (is_entry && unlinkat(dirfd(dir), entry->d_name, 0) < 0 && errno == EISDIR &&
             (size_t)snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < sizeof path)
-            remove_directory(path);
+            spawn_remove_directory(path);
     }
     if (dir)
         closedir(dir);
@@ -461,5 +461,5 @@ void client_spawn_stop(struct client_spawn *spawn)
         uv_run(&spawn->link->loop, UV_RUN_ONCE);
     }
     if (spawn->n_children > 0)
-        remove_directory(spawn->directory);
+        spawn_remove_directory(spawn->directory);
 }

@@ -58,7 +58,7 @@ struct up {
     int level;                                    /* level of should_stop that the daemon was told */
 };
 
-static uint64_t now_ms(void)
+static uint64_t up_now_ms(void)
 {
     struct timespec t;
 
@@ -104,7 +104,7 @@ static void become(const char *program, char *const *argv, char *const *env, pid
     _exit(127);
 }
 
-static int start(struct up *up, struct up_child *child, char *const *argv, struct error *err)
+static int up_start(struct up *up, struct up_child *child, char *const *argv, struct error *err)
 {
     char program[PATH_MAX];
     const int rc = client_spawn_find(program, up->options->programs, argv[0], err);
@@ -120,7 +120,7 @@ static int start(struct up *up, struct up_child *child, char *const *argv, struc
         become(program, argv, env, parent, child != &up->children[0]);
     free(env);
     child->ready = false;
-    child->began_ms = now_ms();
+    child->began_ms = up_now_ms();
     if (child->pid > 0)
         return 0;
     child->pid = 0;
@@ -141,18 +141,18 @@ static int start_daemon(struct up *up, struct error *err)
     argv[2] = name;
     for (size_t i = 0; i < o->n_daemon_options; i++)
         memcpy(&argv[3 + i], &o->daemon_options[i], sizeof *argv); /* exec changes none of them */
-    return start(up, &up->children[0], argv, err);
+    return up_start(up, &up->children[0], argv, err);
 }
 
-static int start_worker(struct up *up, uint32_t i, struct error *err)
+static int up_start_worker(struct up *up, uint32_t i, struct error *err)
 {
     struct client_worker_arguments arguments;
 
     client_worker_arguments(&arguments, up->directory, NULL, up->device, i, up->n_workers, up->options->device_mem);
-    return start(up, &up->children[i], arguments.argv, err);
+    return up_start(up, &up->children[i], arguments.argv, err);
 }
 
-static void note(struct up *up, const struct error *sentence)
+static void up_note(struct up *up, const struct error *sentence)
 {
     if (up->events)
         client_tell(up->events->on_note, up->user, sentence->text);
@@ -179,7 +179,7 @@ static const char *describe_end(char out[80], int status)
 static int on_worker_ended(struct up *up, uint32_t i, int status, struct error *err)
 {
     struct up_child *child = &up->children[i];
-    const uint64_t lived_ms = now_ms() - child->began_ms;
+    const uint64_t lived_ms = up_now_ms() - child->began_ms;
     struct error sentence;
     char how[80];
 
@@ -195,10 +195,10 @@ static int on_worker_ended(struct up *up, uint32_t i, int status, struct error *
     child->pause_ms = !child->pause_ms || lived_ms >= MOST_AGAIN_MS ? AGAIN_MS
                       : 2 * child->pause_ms < MOST_AGAIN_MS         ? 2 * child->pause_ms
                                                                     : MOST_AGAIN_MS;
-    child->again_ms = now_ms() + child->pause_ms;
+    child->again_ms = up_now_ms() + child->pause_ms;
     error_set(&sentence, 0, "worker process %u of %u %s: another one starts in %" PRIu64 " s", i, up->n_workers, how,
               child->pause_ms / 1000);
-    note(up, &sentence);
+    up_note(up, &sentence);
     return 0;
 }
 
@@ -261,8 +261,8 @@ static int tend_workers(struct up *up, struct error *err)
         struct up_child *child = &up->children[i];
         if (reap(child, &status))
             rc = on_worker_ended(up, i, status, err);
-        if (!rc && !child->pid && !child->left && up->level == 0 && now_ms() >= child->again_ms)
-            rc = start_worker(up, i, err);
+        if (!rc && !child->pid && !child->left && up->level == 0 && up_now_ms() >= child->again_ms)
+            rc = up_start_worker(up, i, err);
     }
     return rc;
 }
@@ -305,7 +305,7 @@ static int supervise(struct up *up, struct error *err)
 /* Ends whoever is left: the daemon if a worker could not be had, the workers if the daemon is gone. */
 static void end_all(struct up *up)
 {
-    const uint64_t began_ms = now_ms();
+    const uint64_t began_ms = up_now_ms();
     bool left = true, killed = false;
     int status;
 
@@ -318,7 +318,8 @@ static void end_all(struct up *up)
             reap(&up->children[i], &status);
             left |= up->children[i].pid != 0;
         }
-        const bool late = !up->children[0].pid && now_ms() - began_ms >= WORKER_END_MS; /* the daemon may be saving */
+        const bool late =
+            !up->children[0].pid && up_now_ms() - began_ms >= WORKER_END_MS; /* the daemon may be saving */
         for (uint32_t i = 1; late && !killed && i <= up->n_workers; i++)
             if (up->children[i].pid)
                 kill(up->children[i].pid, SIGKILL);
@@ -334,7 +335,7 @@ struct eps_up_options eps_up_defaults(void)
     return (struct eps_up_options){.workers = 1};
 }
 
-static int check(const struct eps_up_options *o, struct device_name *device, struct error *err)
+static int up_check(const struct eps_up_options *o, struct device_name *device, struct error *err)
 {
     int rc;
 
@@ -354,7 +355,7 @@ int eps_up(const struct eps_up_options *options, const struct eps_up_events *eve
 {
     struct device_name device = {0};
     struct error err = {""};
-    int rc = check(options, &device, &err);
+    int rc = up_check(options, &device, &err);
     struct up *up = rc ? NULL : calloc(1, sizeof *up);
 
     if (!rc && !up)

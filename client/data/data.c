@@ -50,8 +50,8 @@ int client_data_outside(const struct client_data_file *file, uint64_t at, int64_
 
 /* Reads tokens first .. first+n-1 of one file. Each is checked against the vocabulary again, as the file may have
  * changed. */
-static int read_file(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
-                     uint64_t n, struct error *err)
+static int data_read_file(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
+                          uint64_t n, struct error *err)
 {
     const unsigned width = client_data_width(file->type);
     uint8_t raw[CHUNK_BYTES];
@@ -78,7 +78,7 @@ bool client_data_ends_with(const char *path, size_t n, const char *end)
     return n > m && strncasecmp(path + n - m, end, m) == 0;
 }
 
-static enum client_compression packing_of(const char *path)
+static enum client_compression data_packing_of(const char *path)
 {
     const size_t n = strlen(path);
 
@@ -92,7 +92,7 @@ size_t client_data_stem(const char *path)
     static const size_t suffixes[] = {
         [CLIENT_PLAIN] = 0, [CLIENT_GZIP] = sizeof ".gz" - 1, [CLIENT_ZSTD] = sizeof ".zst" - 1};
 
-    return strlen(path) - suffixes[packing_of(path)];
+    return strlen(path) - suffixes[data_packing_of(path)];
 }
 
 /* Sets format and compression according to the name. Returns false for a suffix that a directory's file must not have;
@@ -110,7 +110,7 @@ static bool set_format(struct client_data_file *file, const char *path, bool row
     const size_t n = client_data_stem(path);
 
     file->kind = CLIENT_DATA_TEXT;
-    file->packing = packing_of(path);
+    file->packing = data_packing_of(path);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         if (client_data_ends_with(path, n, ends[i].end)) {
             file->kind = ends[i].kind;
@@ -203,7 +203,7 @@ static int input_open(struct client_data_file *file, bool images, struct error *
     return file->fd < 0 ? error_set(err, -errno, "standard input: %s", strerror(errno)) : 0;
 }
 
-static int add_file(struct client_data *data, const char *path, bool is_folder, struct error *err)
+static int data_add_file(struct client_data *data, const char *path, bool is_folder, struct error *err)
 {
     struct client_data_file *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
     const bool input = strcmp(path, CLIENT_DATA_INPUT) == 0;
@@ -255,7 +255,7 @@ static bool is_beside_images(const char *name)
     return strstr(name, "labels") || strcmp(name, "batches.meta.txt") == 0 || strcmp(name, "fine_label_names.txt") == 0;
 }
 
-static int add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
+static int data_add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
 {
     struct client_data_file named;
     struct stat st;
@@ -268,7 +268,7 @@ static int add_entry(struct client_data *data, const char *directory, const char
     const bool known = stat(path, &st) == 0;
     if (known && S_ISREG(st.st_mode)) {
         if (data->images ? is_training_images(name) : set_format(&named, path, data->rows))
-            rc = add_file(data, path, false, err);
+            rc = data_add_file(data, path, false, err);
         else if (!data->images || !is_beside_images(name))
             client_unread_pass(data, name);
     } else if (known && S_ISDIR(st.st_mode)) {
@@ -295,7 +295,7 @@ static int add_directory(struct client_data *data, const char *directory, struct
 
     for (int i = 0; i < n; i++) {
         if (!rc)
-            rc = add_entry(data, directory, entries[i]->d_name, err);
+            rc = data_add_entry(data, directory, entries[i]->d_name, err);
         free(entries[i]);
     }
     if (n >= 0)
@@ -328,13 +328,14 @@ static bool has_directories(const char *directory)
     return found;
 }
 
-static int add_path(struct client_data *data, const char *path, struct error *err)
+static int data_add_path(struct client_data *data, const char *path, struct error *err)
 {
     struct stat st;
 
     if (stat(path, &st) || !S_ISDIR(st.st_mode))
-        return add_file(data, path, false, err);
-    return data->images && has_directories(path) ? add_file(data, path, true, err) : add_directory(data, path, err);
+        return data_add_file(data, path, false, err);
+    return data->images && has_directories(path) ? data_add_file(data, path, true, err)
+                                                 : add_directory(data, path, err);
 }
 
 static int add_matches(struct client_data *data, const char *pattern, struct error *err)
@@ -348,7 +349,7 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
         rc = error_set(err, rc == GLOB_NOSPACE ? -ENOMEM : -EIO, "%s: %s", pattern,
                        rc == GLOB_NOSPACE ? "out of memory" : "a directory cannot be read");
     for (size_t i = 0; !rc && i < found.gl_pathc; i++)
-        rc = add_path(data, found.gl_pathv[i], err);
+        rc = data_add_path(data, found.gl_pathv[i], err);
     globfree(&found);
     return rc;
 }
@@ -378,7 +379,7 @@ static int open_name(struct client_data *out, const char *given, struct error *e
     if (!rc && strpbrk(name, "*?[") && access(name, F_OK) != 0)
         rc = add_matches(out, name, err);
     else if (!rc)
-        rc = add_path(out, name, err);
+        rc = data_add_path(out, name, err);
     for (size_t i = before; i < out->n_files; i++)
         out->files[i].weight = weight;
     free(name);
@@ -476,7 +477,7 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
         if (first >= file->first + file->n)
             continue;
         const uint64_t at = first - file->first, now = n < file->n - at ? n : file->n - at;
-        int rc = read_file(file, data->vocabulary, out, at, now, err);
+        int rc = data_read_file(file, data->vocabulary, out, at, now, err);
         if (rc)
             return rc == -EINVAL ? -EIO : rc;
         out += now, first += now, n -= now;

@@ -113,7 +113,7 @@ static inline __attribute__((always_inline)) struct range range_as(const uint8_t
 }
 
 /* One loop for each type, so that the compiler can vectorise it. */
-static struct range range_of(const uint8_t *raw, size_t n, enum client_integer type)
+static struct range data_check_range_of(const uint8_t *raw, size_t n, enum client_integer type)
 {
     switch (type) {
     case CLIENT_U8:
@@ -130,7 +130,7 @@ static struct range range_of(const uint8_t *raw, size_t n, enum client_integer t
     return (struct range){0, 0};
 }
 
-static int check_ids(struct check *c, struct client_data_file *file, struct error *err)
+static int data_check_check_ids(struct check *c, struct client_data_file *file, struct error *err)
 {
     const unsigned width = client_data_width(file->type);
     const uint32_t vocabulary = c->pass.rules->vocabulary;
@@ -141,7 +141,7 @@ static int check_ids(struct check *c, struct client_data_file *file, struct erro
         if (rc)
             return rc;
         client_data_add(&c->pass, c->block, now);
-        const struct range r = range_of(c->block, n, file->type);
+        const struct range r = data_check_range_of(c->block, n, file->type);
         for (size_t i = 0; (r.least < 0 || r.most >= vocabulary) && i < n; i++) {
             const int64_t token = client_data_token(c->block, i, file->type);
             if (token < 0 || token >= vocabulary)
@@ -164,7 +164,7 @@ static int check_bin(struct check *c, struct client_data_file *file, struct erro
                          "%s: %" PRIu64 " bytes are not a whole number of tokens: .bin has %u bytes per token for a "
                          "vocabulary of %u",
                          file->path, file->bytes, width, c->pass.rules->vocabulary);
-    return check_ids(c, file, err);
+    return data_check_check_ids(c, file, err);
 }
 
 static int check_text(struct check *c, struct client_data_file *file, struct error *err)
@@ -188,7 +188,7 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
                      file->path, c->pass.rules->vocabulary);
 }
 
-static int check_file(struct check *c, struct client_data_file *file, struct error *err)
+static int data_check_check_file(struct check *c, struct client_data_file *file, struct error *err)
 {
     int rc = client_data_extract(&c->pass, file, err);
 
@@ -203,7 +203,7 @@ static int check_file(struct check *c, struct client_data_file *file, struct err
         rc = check_bin(c, file, err);
         break;
     case CLIENT_DATA_NPY:
-        rc = check_ids(c, file, err);
+        rc = data_check_check_ids(c, file, err);
         break;
     }
     file->first = c->pass.data->n;
@@ -252,7 +252,7 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
     if (!rc)
         XXH3_64bits_reset(hash);
     for (size_t i = 0; !rc && i < data->n_files; i++)
-        rc = check_file(&c, &data->files[i], err);
+        rc = data_check_check_file(&c, &data->files[i], err);
     if (!rc)
         data->hash = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);

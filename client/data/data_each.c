@@ -17,7 +17,7 @@ struct each {
     size_t n, cap;
 };
 
-static int make_room(struct each *e, struct error *err)
+static int data_each_make_room(struct each *e, struct error *err)
 {
     const size_t cap = e->cap ? 2 * e->cap : PIECE_BYTES;
     char *larger = NULL;
@@ -34,19 +34,19 @@ static int make_room(struct each *e, struct error *err)
 }
 
 /* Some editors put a mark before a text in UTF-8. */
-static int take(struct each *e, const char *line, size_t n, struct error *err)
+static int data_each_take(struct each *e, const char *line, size_t n, struct error *err)
 {
     if (e->number == 0 && n >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0)
         line += 3, n -= 3;
     return e->on_line(e->user, line, n, ++e->number, err);
 }
 
-static int take_all(struct each *e, struct client_data_pass *pass, struct error *err)
+static int data_each_take_all(struct each *e, struct client_data_pass *pass, struct error *err)
 {
     int rc = 0;
 
     for (uint64_t at = 0; !rc && at < e->file->bytes;) {
-        rc = make_room(e, err);
+        rc = data_each_make_room(e, err);
         if (rc)
             return rc;
         const uint64_t left = e->file->bytes - at;
@@ -55,13 +55,13 @@ static int take_all(struct each *e, struct client_data_pass *pass, struct error 
         rc = client_data_next(pass, e->file, (uint8_t *)e->buffer + e->n, now, at, err);
         e->n += now, at += now;
         for (char *end; !rc && (end = memchr(e->buffer + begin, '\n', e->n - begin));) {
-            rc = take(e, e->buffer + begin, (size_t)(end - (e->buffer + begin)), err);
+            rc = data_each_take(e, e->buffer + begin, (size_t)(end - (e->buffer + begin)), err);
             begin = (size_t)(end - e->buffer) + 1;
         }
         e->n -= begin;
         memmove(e->buffer, e->buffer + begin, e->n);
     }
-    return rc || e->n == 0 ? rc : take(e, e->buffer, e->n, err);
+    return rc || e->n == 0 ? rc : data_each_take(e, e->buffer, e->n, err);
 }
 
 int client_data_each_line(struct client_data_pass *pass, const struct client_data_file *file,
@@ -69,7 +69,7 @@ int client_data_each_line(struct client_data_pass *pass, const struct client_dat
                           void *user, struct error *err)
 {
     struct each e = {.file = file, .on_line = on_line, .user = user};
-    const int rc = take_all(&e, pass, err);
+    const int rc = data_each_take_all(&e, pass, err);
 
     free(e.buffer);
     return rc;

@@ -78,13 +78,13 @@ enum client_compression client_data_packing(const uint8_t *head, size_t n)
 }
 
 /* A safetensors file begins with the header's length (u64); the header is a JSON object. */
-static bool is_safetensors(const uint8_t *head, size_t n)
+static bool data_format_is_safetensors(const uint8_t *head, size_t n)
 {
     return n > 10 && head[8] == '{' && (head[9] == '"' || head[9] == '}') && head[4] == 0 && head[5] == 0 &&
            head[6] == 0 && head[7] == 0;
 }
 
-static size_t skip_blanks(const uint8_t *text, size_t at, size_t n)
+static size_t data_format_skip_blanks(const uint8_t *text, size_t at, size_t n)
 {
     while (at < n && memchr(" \t\r\n", text[at], 4))
         at++;
@@ -95,8 +95,8 @@ static size_t skip_blanks(const uint8_t *text, size_t at, size_t n)
  * plain text. */
 static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
 {
-    const size_t at = skip_blanks(head, 0, n);
-    const size_t next = at < n ? skip_blanks(head, at + 1, n) : n;
+    const size_t at = data_format_skip_blanks(head, 0, n);
+    const size_t next = at < n ? data_format_skip_blanks(head, at + 1, n) : n;
     json_error_t why;
 
     if (next >= n || !(head[at] == '{' ? head[next] == '"' : head[at] == '[' && memchr("{[\"", head[next], 3)))
@@ -111,7 +111,7 @@ static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
     }
     const bool object = json_is_object(value);
     json_decref(value);
-    const size_t end = at + (size_t)why.position, after = skip_blanks(head, end, n);
+    const size_t end = at + (size_t)why.position, after = data_format_skip_blanks(head, end, n);
     if (after == n)
         return object && !memchr(head + at, '\n', end - at) ? &lines : &json;
     return object && memchr(head + end, '\n', after - end) && head[after] == '{' ? &lines : NULL;
@@ -120,7 +120,7 @@ static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
 static bool is_html(const uint8_t *head, size_t n)
 {
     static const char *const begins[] = {"<!doctype html", "<html"};
-    const size_t at = skip_blanks(head, 0, n);
+    const size_t at = data_format_skip_blanks(head, 0, n);
 
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
         const size_t length = strlen(begins[i]);
@@ -162,7 +162,7 @@ static bool is_table(char separator, const uint8_t *head, size_t n, bool whole)
 }
 
 /* The name ends in this, maybe compressed. */
-static bool is_named(const struct client_data_file *file, const char *end)
+static bool data_format_is_named(const struct client_data_file *file, const char *end)
 {
     char with[16];
 
@@ -181,7 +181,7 @@ static const struct format *find_magic(const uint8_t *head, size_t n)
         if (n >= f->at + f->n && memcmp(head + f->at, f->magic, f->n) == 0)
             return f;
     }
-    return is_safetensors(head, n) ? &safetensors : NULL;
+    return data_format_is_safetensors(head, n) ? &safetensors : NULL;
 }
 
 bool client_data_is_lines(const uint8_t *head, size_t n, bool whole)
@@ -201,9 +201,10 @@ int client_data_recognise(const struct client_data_file *file, bool rows, const 
     if (!found && file->kind == CLIENT_DATA_TEXT && is_html(head, n) && !ends_with(file->path, ".html") &&
         !ends_with(file->path, ".htm"))
         found = &html;
-    if (!found && file->kind == CLIENT_DATA_TEXT && is_named(file, ".csv") && is_table(',', head, n, n == file->bytes))
+    if (!found && file->kind == CLIENT_DATA_TEXT && data_format_is_named(file, ".csv") &&
+        is_table(',', head, n, n == file->bytes))
         found = &csv;
-    if (!found && !rows && file->kind == CLIENT_DATA_TEXT && is_named(file, ".tsv") &&
+    if (!found && !rows && file->kind == CLIENT_DATA_TEXT && data_format_is_named(file, ".tsv") &&
         is_table('\t', head, n, n == file->bytes))
         found = &tsv;
     if (!found)

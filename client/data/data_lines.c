@@ -19,12 +19,12 @@ struct lines {
     struct client_text text; /* the current line's text */
 };
 
-static int refuse(const struct lines *l, const char *why, struct error *err)
+static int data_lines_refuse(const struct lines *l, const char *why, struct error *err)
 {
     return error_set(err, -EINVAL, "%s: line %" PRIu64 ": %s", l->file->path, l->line, why);
 }
 
-static int add(struct lines *l, const char *bytes, size_t n, struct error *err)
+static int data_lines_add(struct lines *l, const char *bytes, size_t n, struct error *err)
 {
     int rc = client_text_add(&l->text, bytes, n, err);
 
@@ -33,33 +33,34 @@ static int add(struct lines *l, const char *bytes, size_t n, struct error *err)
     return rc;
 }
 
-static int add_string(struct lines *l, const json_t *string, struct error *err)
+static int data_lines_add_string(struct lines *l, const json_t *string, struct error *err)
 {
-    return add(l, json_string_value(string), json_string_length(string), err);
+    return data_lines_add(l, json_string_value(string), json_string_length(string), err);
 }
 
-static int add_object(struct lines *l, const json_t *object, struct error *err)
+static int data_lines_add_object(struct lines *l, const json_t *object, struct error *err)
 {
     const json_t *text = json_object_get(object, "text");
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
 
     if (json_is_string(text))
-        return add_string(l, text, err);
+        return data_lines_add_string(l, text, err);
     if (json_is_string(prompt) && json_is_string(completion)) {
-        const int rc = add_string(l, prompt, err);
-        return rc ? rc : add_string(l, completion, err);
+        const int rc = data_lines_add_string(l, prompt, err);
+        return rc ? rc : data_lines_add_string(l, completion, err);
     }
     if (json_object_get(object, "messages") || json_object_get(object, "conversations") ||
         json_object_get(object, "instruction"))
-        return refuse(l,
-                      "a conversation, in a stream of text: conversations need a model with a chat template (--model "
-                      "DIR), and the "
-                      "first line of a file must be one",
-                      err);
-    return refuse(l, "no object with \"text\", or \"prompt\" and \"completion\", as texts", err);
+        return data_lines_refuse(
+            l,
+            "a conversation, in a stream of text: conversations need a model with a chat template (--model "
+            "DIR), and the "
+            "first line of a file must be one",
+            err);
+    return data_lines_refuse(l, "no object with \"text\", or \"prompt\" and \"completion\", as texts", err);
 }
 
-static void count_unread(struct lines *l, const json_t *object)
+static void data_lines_count_unread(struct lines *l, const json_t *object)
 {
     const bool has_text = json_is_string(json_object_get(object, "text"));
     const char *key;
@@ -75,7 +76,7 @@ static void count_unread(struct lines *l, const json_t *object)
 }
 
 /* Writes the text of a line and its separator: before it the mark of a document, or after it a newline. */
-static int write_text(struct lines *l, struct error *err)
+static int data_lines_write_text(struct lines *l, struct error *err)
 {
     const char mark = (char)CLIENT_DATA_MARK;
     int rc = 0;
@@ -83,7 +84,7 @@ static int write_text(struct lines *l, struct error *err)
     if (l->text.n == 0)
         return 0;
     if (!l->file->marked && l->text.bytes[l->text.n - 1] != '\n')
-        rc = add(l, "\n", 1, err);
+        rc = data_lines_add(l, "\n", 1, err);
     if (!rc && l->file->marked && l->n_written > 0)
         rc = client_data_write(l->fd, l->file, &mark, 1, l->n_written++, err);
     if (!rc)
@@ -102,13 +103,13 @@ static int take_line(void *user, const char *line, size_t n, uint64_t number, st
     if (client_data_is_blank(line, n))
         return 0;
     json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
-    int rc = object ? add_object(l, object, err) : 0;
+    int rc = object ? data_lines_add_object(l, object, err) : 0;
     if (!object)
         rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is not JSON (%.100s): .jsonl has one object per line",
                        l->file->path, l->line, why.text);
-    count_unread(l, object);
+    data_lines_count_unread(l, object);
     json_decref(object);
-    return rc ? rc : write_text(l, err);
+    return rc ? rc : data_lines_write_text(l, err);
 }
 
 int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err)

@@ -25,7 +25,7 @@ struct tokenising {
 };
 
 /* Narrows the ids in place and appends them to the file. */
-static int write_ids(void *data, uint32_t *ids, size_t n, struct error *err)
+static int data_text_write_ids(void *data, uint32_t *ids, size_t n, struct error *err)
 {
     struct tokenising *t = data;
     const size_t bytes = n * t->width;
@@ -45,7 +45,7 @@ static int write_ids(void *data, uint32_t *ids, size_t n, struct error *err)
 }
 
 /* Doubles the buffer, which is full of a word that does not end. */
-static int widen(struct tokenising *t, struct error *err)
+static int data_text_widen(struct tokenising *t, struct error *err)
 {
     const size_t most = 2 * (size_t)CLIENT_TOKENIZER_MAX_WORD, cap = t->cap < most / 2 ? 2 * t->cap : most;
     char *larger = t->cap < most ? realloc(t->text, cap) : NULL;
@@ -59,9 +59,9 @@ static int widen(struct tokenising *t, struct error *err)
 }
 
 /* Reads more text behind what t->text holds until it is full or the file ends. */
-static int read_block(struct tokenising *t, uint64_t *at, struct error *err)
+static int data_text_read_block(struct tokenising *t, uint64_t *at, struct error *err)
 {
-    int rc = t->n_text == t->cap ? widen(t, err) : 0;
+    int rc = t->n_text == t->cap ? data_text_widen(t, err) : 0;
 
     while (!rc && *at < t->file->bytes && t->n_text < t->cap) {
         const uint64_t left = t->file->bytes - *at;
@@ -87,20 +87,20 @@ static int tokenise(struct tokenising *t, bool followed, struct error *err)
 
     while (!rc && at < t->file->bytes) {
         const bool first = at == 0;
-        rc = read_block(t, &at, err);
+        rc = data_text_read_block(t, &at, err);
         if (first && !rc) { /* the file may begin with part of a character */
             const size_t head = client_data_cut((const uint8_t *)t->text, t->n_text);
-            rc = client_pieces_begin(t->pieces, t->text, head, write_ids, t, err);
+            rc = client_pieces_begin(t->pieces, t->text, head, data_text_write_ids, t, err);
             drop_front(t, head);
         }
         size_t used = 0;
         if (!rc)
             rc = client_pieces_encode(t->pieces, &used, t->text, t->n_text, at - t->n_text, at == t->file->bytes,
-                                      write_ids, t, err);
+                                      data_text_write_ids, t, err);
         if (!rc)
             drop_front(t, used);
     }
-    return rc || t->n == 0 ? rc : client_pieces_end(t->pieces, followed, write_ids, t, err);
+    return rc || t->n == 0 ? rc : client_pieces_end(t->pieces, followed, data_text_write_ids, t, err);
 }
 
 static int open_pieces(struct tokenising *t, struct error *err)

@@ -25,7 +25,7 @@ struct unpack {
     uint64_t n_in, n_out;
 };
 
-static int write_out(struct unpack *u, size_t n, struct error *err)
+static int data_unpack_write_out(struct unpack *u, size_t n, struct error *err)
 {
     int rc = client_data_write(u->fd, u->file, u->out, n, u->n_out, err);
 
@@ -48,7 +48,7 @@ static int read_in(struct unpack *u, size_t *n, struct error *err)
     return rc;
 }
 
-static int refuse(const struct unpack *u, const char *packing, bool cut, const char *why, struct error *err)
+static int data_unpack_refuse(const struct unpack *u, const char *packing, bool cut, const char *why, struct error *err)
 {
     if (cut)
         return error_set(err, -EINVAL, "%s: its %s data ends too early: it is truncated", u->file->path, packing);
@@ -81,8 +81,8 @@ static int inflate_piece(struct unpack *u, z_stream *z, int *status, struct erro
         if (*status == Z_MEM_ERROR)
             return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
         if (*status != Z_OK && *status != Z_STREAM_END && *status != Z_BUF_ERROR)
-            return refuse(u, "gzip", false, z->msg ? z->msg : "no gzip", err);
-        const int rc = write_out(u, OUT_BYTES - z->avail_out, err);
+            return data_unpack_refuse(u, "gzip", false, z->msg ? z->msg : "no gzip", err);
+        const int rc = data_unpack_write_out(u, OUT_BYTES - z->avail_out, err);
         if (rc)
             return rc;
     } while (*status != Z_STREAM_END && (z->avail_in > 0 || z->avail_out == 0));
@@ -102,12 +102,12 @@ static int inflate_members(struct unpack *u, z_stream *z, struct error *err)
         if (z->avail_in == 0)
             z->next_in = u->in, z->avail_in = (uInt)n;
         if (z->avail_in == 0)
-            return status == Z_STREAM_END ? 0 : refuse(u, "gzip", true, "", err);
+            return status == Z_STREAM_END ? 0 : data_unpack_refuse(u, "gzip", true, "", err);
         if (status == Z_STREAM_END && client_data_packing(z->next_in, z->avail_in) != CLIENT_GZIP &&
             !(z->avail_in == 1 && *z->next_in == 0x1F && u->n_in < u->file->bytes)) /* half of a member's magic */
             return count_behind(u, z->next_in, z->avail_in, err);
         if (status == Z_STREAM_END && inflateReset(z) != Z_OK)
-            return refuse(u, "gzip", false, "its state is lost", err);
+            return data_unpack_refuse(u, "gzip", false, "its state is lost", err);
         rc = inflate_piece(u, z, &status, err);
         if (rc)
             return rc;
@@ -142,11 +142,12 @@ static int unpack_zstd(struct unpack *u, struct error *err)
             why = ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge
                       ? "its window takes more than 128 MiB: compress it without --long or --ultra"
                       : ZSTD_getErrorName(left);
-            rc = ZSTD_isError(left) ? refuse(u, "zstd", false, why, err) : write_out(u, out.pos, err);
+            rc = ZSTD_isError(left) ? data_unpack_refuse(u, "zstd", false, why, err)
+                                    : data_unpack_write_out(u, out.pos, err);
         }
     }
     if (!rc && left != 0)
-        rc = refuse(u, "zstd", true, "", err);
+        rc = data_unpack_refuse(u, "zstd", true, "", err);
     ZSTD_freeDStream(z);
     return rc;
 }
@@ -179,7 +180,7 @@ static int copy_input(struct unpack *u, struct error *err)
         if (n == 0)
             return 0;
         u->n_in += (uint64_t)n;
-        rc = write_out(u, (size_t)n, err);
+        rc = data_unpack_write_out(u, (size_t)n, err);
         if (rc)
             return rc;
     }
@@ -233,8 +234,8 @@ static int unpack_packed(struct client_data_pass *pass, struct client_data_file 
 }
 
 /* Expands a compressed file; head gets the first *n bytes of what is in it. */
-static int expand(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, struct client_data_pass *pass,
-                  struct client_data_file *file, struct error *err)
+static int data_unpack_expand(uint8_t head[CLIENT_DATA_HEAD_BYTES], size_t *n, struct client_data_pass *pass,
+                              struct client_data_file *file, struct error *err)
 {
     const bool ids = file->kind == CLIENT_DATA_BIN || file->kind == CLIENT_DATA_NPY;
     int rc = client_data_head(head, n, file, err);
@@ -254,7 +255,7 @@ int client_data_expand(struct client_data_pass *pass, struct client_data_file *f
 {
     uint8_t head[CLIENT_DATA_HEAD_BYTES];
     size_t n;
-    const int rc = file->unpacked ? 0 : expand(head, &n, pass, file, err);
+    const int rc = file->unpacked ? 0 : data_unpack_expand(head, &n, pass, file, err);
 
     file->unpacked = rc == 0;
     return rc;
@@ -272,7 +273,7 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
 
     file->stream = false;
     if (!rc)
-        rc = expand(head, &n, pass, file, err);
+        rc = data_unpack_expand(head, &n, pass, file, err);
     if (!rc && file->kind == CLIENT_DATA_NPY && file->packing != CLIENT_PLAIN)
         rc = client_data_describe_npy(file, err);
     if (!rc && streamed && client_data_is_lines(head, n, n == file->bytes))

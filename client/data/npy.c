@@ -10,18 +10,18 @@ struct cursor {
     const char *at, *end;
 };
 
-static void skip_blanks(struct cursor *c)
+static void npy_skip_blanks(struct cursor *c)
 {
     while (c->at < c->end && (*c->at == ' ' || *c->at == '\n'))
         c->at++;
 }
 
 /* Steps over text, blanks in front of it allowed; false, and nothing moves, if something else is there. */
-static bool take(struct cursor *c, const char *text)
+static bool npy_take(struct cursor *c, const char *text)
 {
     const size_t n = strlen(text);
 
-    skip_blanks(c);
+    npy_skip_blanks(c);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0)
         return false;
     c->at += n;
@@ -32,7 +32,7 @@ static bool take_number(struct cursor *c, uint64_t *out)
 {
     const char *start;
 
-    skip_blanks(c);
+    npy_skip_blanks(c);
     start = c->at;
     for (*out = 0; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
         if (__builtin_mul_overflow(*out, (uint64_t)10, out) ||
@@ -54,7 +54,7 @@ static int take_type(struct cursor *c, enum client_integer *out, struct error *e
                  {"'<i8'", CLIENT_I64}};
 
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (take(c, types[i].descr)) {
+        if (npy_take(c, types[i].descr)) {
             *out = types[i].type;
             return 0;
         }
@@ -67,12 +67,12 @@ static int take_type(struct cursor *c, enum client_integer *out, struct error *e
 /* "()", "(5,)", "(5, 3)": Python's tuples. */
 static int take_shape(struct cursor *c, struct client_npy_array *out, struct error *err)
 {
-    bool whole = take(c, "("), comma = true;
+    bool whole = npy_take(c, "("), comma = true;
 
     out->n_sizes = 0;
-    while (whole && !take(c, ")")) {
+    while (whole && !npy_take(c, ")")) {
         whole = comma && out->n_sizes < CLIENT_NPY_MOST && take_number(c, &out->sizes[out->n_sizes]);
-        comma = take(c, ",");
+        comma = npy_take(c, ",");
         out->n_sizes += whole;
     }
     if (whole && (out->n_sizes != 1 || comma))
@@ -85,21 +85,21 @@ static int take_entry(struct cursor *c, struct client_npy_array *out, unsigned *
     enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
     unsigned key = 0;
 
-    if (take(c, "'descr'"))
+    if (npy_take(c, "'descr'"))
         key = DESCR;
-    else if (take(c, "'fortran_order'"))
+    else if (npy_take(c, "'fortran_order'"))
         key = ORDER;
-    else if (take(c, "'shape'"))
+    else if (npy_take(c, "'shape'"))
         key = SHAPE;
-    if (!key || (*seen & key) || !take(c, ":"))
+    if (!key || (*seen & key) || !npy_take(c, ":"))
         return error_set(err, -EINVAL, "not a NumPy header: descr, fortran_order and shape, once each");
     *seen |= key;
     if (key == DESCR)
         return take_type(c, &out->type, err);
     if (key == SHAPE)
         return take_shape(c, out, err);
-    out->fortran = take(c, "True");
-    if (out->fortran || take(c, "False"))
+    out->fortran = npy_take(c, "True");
+    if (out->fortran || npy_take(c, "False"))
         return 0;
     return error_set(err, -EINVAL, "not a NumPy header: fortran_order is neither True nor False");
 }
@@ -108,18 +108,18 @@ static int parse_dictionary(struct cursor c, struct client_npy_array *out, struc
 {
     unsigned seen = 0;
 
-    if (!take(&c, "{"))
+    if (!npy_take(&c, "{"))
         return error_set(err, -EINVAL, "not a NumPy header: no dictionary");
     for (int i = 0; i < 3; i++) {
         int rc = take_entry(&c, out, &seen, err);
         if (rc)
             return rc;
-        if (!take(&c, ",") && i < 2)
+        if (!npy_take(&c, ",") && i < 2)
             return error_set(err, -EINVAL, "not a NumPy header: no comma between its keys");
     }
-    if (!take(&c, "}"))
+    if (!npy_take(&c, "}"))
         return error_set(err, -EINVAL, "not a NumPy header: more than descr, fortran_order and shape");
-    skip_blanks(&c);
+    npy_skip_blanks(&c);
     if (c.at != c.end)
         return error_set(err, -EINVAL, "not a NumPy header: something follows the dictionary");
     return 0;

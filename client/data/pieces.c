@@ -51,7 +51,7 @@ struct client_pieces {
 
 /* ---- The end of a block before its time ---- */
 
-static int ask(void *data, struct error *err)
+static int pieces_ask(void *data, struct error *err)
 {
     struct client_pieces *p = data;
     const int rc = p->ended ? p->ended : client_watch_ask(p->options.watch, &p->why);
@@ -70,8 +70,8 @@ static int ask_caller(void *data, struct error *err)
 
 /* ---- Text, on any thread ---- */
 
-static int encode_word(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
-                       const char *bytes, size_t n, struct error *err)
+static int pieces_encode_word(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
+                              const char *bytes, size_t n, struct error *err)
 {
     int rc = client_tokenizer_encode_word(out, t, bytes, n, err);
 
@@ -81,8 +81,8 @@ static int encode_word(const struct client_pieces *p, struct client_tokenizer *t
 }
 
 /* Tokenises from byte *from of the block to byte `to` and sets *from to the next byte. last: a document ends there. */
-static int encode_text(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
-                       size_t *from, size_t to, bool last, struct error *err)
+static int pieces_encode_text(const struct client_pieces *p, struct client_tokenizer *t, struct client_tokens *out,
+                              size_t *from, size_t to, bool last, struct error *err)
 {
     const char *text = p->text + *from;
     const size_t n = to - *from, whole = client_utf8_whole((const uint8_t *)text, n);
@@ -102,7 +102,7 @@ static int encode_text(const struct client_pieces *p, struct client_tokenizer *t
     *from = last ? to : *from + used;
     if (last && whole < n)
         client_tokenizer_restart(t); /* the text does not end with the tokens of what is whole */
-    return last ? encode_word(p, t, out, text + whole, n - whole, err) : 0; /* part of a character may be left */
+    return last ? pieces_encode_word(p, t, out, text + whole, n - whole, err) : 0; /* part of a character may be left */
 }
 
 /* Encodes text in which marks separate documents. */
@@ -113,14 +113,14 @@ static int encode_documents(const struct client_pieces *p, struct client_tokeniz
     int rc = 0;
 
     while (!rc && p->options.file->marked && (mark = memchr(p->text + *from, CLIENT_DATA_MARK, to - *from))) {
-        rc = encode_text(p, t, out, from, (size_t)(mark - p->text), true, err);
+        rc = pieces_encode_text(p, t, out, from, (size_t)(mark - p->text), true, err);
         if (!rc)
             rc = client_tokenizer_trail(out, t, p->options.end, err);
         if (!rc)
             rc = client_tokenizer_lead(out, t, err);
         ++*from;
     }
-    return rc ? rc : encode_text(p, t, out, from, to, last, err);
+    return rc ? rc : pieces_encode_text(p, t, out, from, to, last, err);
 }
 
 /* ---- Pieces, each on one thread ---- */
@@ -184,7 +184,7 @@ static void await_thread(struct client_pieces *p, pthread_t id)
     struct timespec until;
 
     do {
-        ask(p, NULL);
+        pieces_ask(p, NULL);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 100000000;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -193,7 +193,7 @@ static void await_thread(struct client_pieces *p, pthread_t id)
 }
 
 /* The threads begin here and end here: they would cost a thousandth of a block's time. */
-static void run_threads(struct client_pieces *p)
+static void pieces_run_threads(struct client_pieces *p)
 {
     struct thread threads[CLIENT_PIECES_MOST_THREADS];
     const unsigned n_wanted = p->n_pieces < p->n_threads ? (unsigned)p->n_pieces : p->n_threads;
@@ -231,7 +231,7 @@ static int encode_alone(struct client_pieces *p, size_t *done, size_t to, struct
 }
 
 /* A piece whose thread failed is tokenised again, too: if what it began with was wrong, so may be the fault. */
-static int join(struct client_pieces *p, size_t *done, client_pieces_take *take, void *data, struct error *err)
+static int pieces_join(struct client_pieces *p, size_t *done, client_pieces_take *take, void *data, struct error *err)
 {
     size_t i = 0, n_stuck = 1;
     int rc = 0;
@@ -265,8 +265,8 @@ int client_pieces_encode(struct client_pieces *p, size_t *used, const char *text
 {
     p->text = text, p->n = n, p->at = at, p->last = last;
     cut_block(p);
-    run_threads(p);
-    const int rc = p->ended ? p->ended : join(p, used, take, data, err);
+    pieces_run_threads(p);
+    const int rc = p->ended ? p->ended : pieces_join(p, used, take, data, err);
     return p->ended ? error_set(err, p->ended, "%s", p->why.text) : rc;
 }
 
@@ -286,7 +286,7 @@ int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, cli
     if (!rc)
         rc = client_tokenizer_save(&p->kept, p->tokenizers[0], err);
     if (!rc)
-        rc = encode_word(p, p->tokenizers[0], &p->tokens, head, n, err);
+        rc = pieces_encode_word(p, p->tokenizers[0], &p->tokens, head, n, err);
     return rc ? rc : take_alone(p, take, data, err);
 }
 
@@ -324,7 +324,7 @@ int client_pieces_open(struct client_pieces **out, const struct client_pieces_op
     if (!p)
         return error_memory(err);
     p->options = *options;
-    p->watches[0] = (struct client_watch){ask, p}, p->watches[1] = (struct client_watch){ask_caller, p};
+    p->watches[0] = (struct client_watch){pieces_ask, p}, p->watches[1] = (struct client_watch){ask_caller, p};
     p->tokenizers[0] = options->tokenizer;
     client_tokenizer_watch(p->tokenizers[0], &p->watches[0]);
     for (p->n_threads = 1; !rc && p->n_threads < options->n_threads; p->n_threads += rc == 0) {

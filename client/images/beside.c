@@ -82,8 +82,8 @@ static int take_labels(uint32_t *out, uint32_t *most, const uint8_t *raw, const 
 }
 
 /* The labels of n images from their opened file. */
-static int read_labels(uint32_t **out, uint32_t *most, struct client_data_file *file, uint64_t n,
-                       struct client_data_pass *pass, struct error *err)
+static int beside_read_labels(uint32_t **out, uint32_t *most, struct client_data_file *file, uint64_t n,
+                              struct client_data_pass *pass, struct error *err)
 {
     uint8_t head[CLIENT_DATA_HEAD_BYTES], *raw = NULL;
     struct client_raw_labels labels;
@@ -127,7 +127,7 @@ int client_images_labels(uint32_t **out, uint32_t *most, const struct client_dat
     rc = client_data_open_file(&beside, name, err);
     beside.kind = CLIENT_DATA_BIN;
     if (!rc)
-        rc = read_labels(out, most, &beside, n, pass, err);
+        rc = beside_read_labels(out, most, &beside, n, pass, err);
     else
         error_append(err, ": it should have the labels of %s", file->path);
     if (beside.fd >= 0)
@@ -147,7 +147,7 @@ void client_images_free_names(char **names)
 }
 
 /* Lines of text, without what blanks, tabs and returns end them, and without empty ones. */
-static int take_names(char **names, uint32_t n, char *text, struct error *err)
+static int beside_take_names(char **names, uint32_t n, char *text, struct error *err)
 {
     uint32_t found = 0;
     char *rest = text;
@@ -166,7 +166,7 @@ static int take_names(char **names, uint32_t n, char *text, struct error *err)
                       : error_set(err, -EINVAL, "it has %s than %u names of classes", found < n ? "fewer" : "more", n);
 }
 
-static int read_names(char ***out, FILE *file, uint32_t n, struct error *err)
+static int beside_read_names(char ***out, FILE *file, uint32_t n, struct error *err)
 {
     char *text = calloc(NAMES_BYTES + 1, 1);
     int rc = 0;
@@ -179,7 +179,7 @@ static int read_names(char ***out, FILE *file, uint32_t n, struct error *err)
     if (!rc && ferror(file))
         rc = error_set(err, -EIO, "it cannot be read");
     if (!rc)
-        rc = take_names(*out, n, text, err);
+        rc = beside_take_names(*out, n, text, err);
     free(text);
     if (rc) {
         client_images_free_names(*out);
@@ -201,7 +201,7 @@ int client_images_class_names(char ***out, const struct client_data_file *file, 
         return error_memory(err);
     FILE *names = fopen(path, "re");
     if (names)
-        rc = read_names(out, names, client_raw_classes(format), err);
+        rc = beside_read_names(out, names, client_raw_classes(format), err);
     if (rc)
         error_prefix(err, path);
     if (names)

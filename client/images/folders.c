@@ -45,7 +45,7 @@ static int add_image(const struct folder *f, const char *path, struct error *err
 static int add_folder(const struct folder *f, const char *path, unsigned depth, struct error *err);
 
 /* path: of the entry, within the directory of all classes. */
-static int add_entry(const struct folder *f, const char *path, unsigned depth, struct error *err)
+static int folders_add_entry(const struct folder *f, const char *path, unsigned depth, struct error *err)
 {
     struct stat st;
 
@@ -76,7 +76,7 @@ static int add_folder(const struct folder *f, const char *path, unsigned depth, 
         if (!rc && asprintf(&at, "%s/%s", path, entries[i]->d_name) < 0)
             rc = error_memory(err);
         if (!rc)
-            rc = add_entry(f, at, depth, err);
+            rc = folders_add_entry(f, at, depth, err);
         free(at);
         free(entries[i]);
     }
@@ -101,7 +101,7 @@ static int add_class(struct folder *f, const char *name, const struct client_ima
     return rc;
 }
 
-static bool is_directory(int top, const char *name)
+static bool folders_is_directory(int top, const char *name)
 {
     struct stat st;
 
@@ -138,7 +138,7 @@ int client_images_add_folders(struct client_images *images, uint32_t file, const
                    : refuse_parts(from->path, entries, n, err);
 
     for (int i = 0; i < n; i++) {
-        if (!rc && is_directory(from->fd, entries[i]->d_name))
+        if (!rc && folders_is_directory(from->fd, entries[i]->d_name))
             rc = add_class(&folder, entries[i]->d_name, rules, err);
         else if (!rc)
             client_unread_pass(images->data, entries[i]->d_name);

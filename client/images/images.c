@@ -50,7 +50,8 @@ static int get_raw(struct client_images_room *room, const struct client_images *
 }
 
 /* Reads a whole file of a folder. */
-static int read_file(struct client_images_room *room, int folder, const char *name, char *path, struct error *err)
+static int images_read_file(struct client_images_room *room, int folder, const char *name, char *path,
+                            struct error *err)
 {
     struct client_data_file file = {.path = path, .fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     struct stat st;
@@ -80,7 +81,7 @@ static int get_encoded(struct client_images_room *room, const struct client_imag
     const size_t n = strlen(folder->path);
 
     snprintf(path, sizeof path, "%s%s%s", folder->path, n > 0 && folder->path[n - 1] == '/' ? "" : "/", name);
-    int rc = read_file(room, folder->fd, name, path, err);
+    int rc = images_read_file(room, folder->fd, name, path, err);
     if (!rc && (rc = client_encoded_decode(&room->image, room->bytes, room->n, err)) != 0)
         error_prefix(err, path);
     return rc;
@@ -133,8 +134,8 @@ static int find_classes(uint32_t *to, uint32_t n, char **names, const struct cli
 }
 
 /* CIFAR's labels, from the records; both bytes of CIFAR-100's must be labels. */
-static int read_labels(uint32_t *labels, const struct client_data_file *file, const struct client_raw *raw,
-                       struct client_data_pass *pass, struct error *err)
+static int images_read_labels(uint32_t *labels, const struct client_data_file *file, const struct client_raw *raw,
+                              struct client_data_pass *pass, struct error *err)
 {
     const size_t record = client_raw_bytes(raw);
     uint8_t *bytes = malloc(record);
@@ -218,7 +219,7 @@ static int add_raw(struct client_images *images, uint32_t number, struct client_
     n_classes = client_raw_classes(raw->format);
     if (n_classes > 0) {
         labels = calloc(raw->n + 1, sizeof *labels);
-        rc = labels ? read_labels(labels, file, raw, pass, err) : error_memory(err);
+        rc = labels ? images_read_labels(labels, file, raw, pass, err) : error_memory(err);
         if (!rc)
             rc = client_images_class_names(&names, file, raw->format, err);
     } else {
@@ -313,8 +314,8 @@ static int check_images(struct client_images *images, struct client_data_pass *p
     return rc;
 }
 
-static int read_all(struct client_images *images, struct client_data_pass *pass,
-                    const struct client_images_rules *rules, struct error *err)
+static int images_read_all(struct client_images *images, struct client_data_pass *pass,
+                           const struct client_images_rules *rules, struct error *err)
 {
     int rc = client_data_refuse_weights(pass->data, err);
 
@@ -340,7 +341,7 @@ int client_images_read(struct client_images *out, struct client_data *data, cons
     if (!hash)
         return error_memory(err);
     XXH3_64bits_reset(hash);
-    int rc = read_all(out, &pass, rules, err);
+    int rc = images_read_all(out, &pass, rules, err);
     if (!rc && out->n == 0)
         rc = error_set(err, -EINVAL, "%s: it has no images", data->files[0].path);
     out->hash = XXH3_64bits_digest(hash);

@@ -24,40 +24,40 @@ struct reading {
     int rc;
 };
 
-static struct reading *of(j_common_ptr jpeg)
+static struct reading *jpeg_of(j_common_ptr jpeg)
 {
     return (struct reading *)(void *)jpeg;
 }
 
-_Noreturn static void fail(struct reading *r, int rc)
+_Noreturn static void jpeg_fail(struct reading *r, int rc)
 {
     r->rc = rc;
     longjmp(r->out_of_it, 1);
 }
 
-_Noreturn static void on_error(j_common_ptr jpeg)
+_Noreturn static void jpeg_on_error(j_common_ptr jpeg)
 {
     char why[JMSG_LENGTH_MAX];
 
     jpeg->err->format_message(jpeg, why);
-    fail(of(jpeg), jpeg->err->msg_code == JERR_OUT_OF_MEMORY
-                       ? error_memory(of(jpeg)->err)
-                       : error_set(of(jpeg)->err, -EINVAL, "its JPEG cannot be decoded: %s", why));
+    jpeg_fail(jpeg_of(jpeg), jpeg->err->msg_code == JERR_OUT_OF_MEMORY
+                                 ? error_memory(jpeg_of(jpeg)->err)
+                                 : error_set(jpeg_of(jpeg)->err, -EINVAL, "its JPEG cannot be decoded: %s", why));
 }
 
 /* Warnings (level -1) are of bytes that are too many, but for these: the library makes up the rows that are missing. */
-static void on_message(j_common_ptr jpeg, int level)
+static void jpeg_on_message(j_common_ptr jpeg, int level)
 {
     if (level < 0 && (jpeg->err->msg_code == JWRN_JPEG_EOF || jpeg->err->msg_code == JWRN_HIT_MARKER))
-        fail(of(jpeg), error_set(of(jpeg)->err, -EINVAL, "its JPEG ends too early: it is truncated"));
+        jpeg_fail(jpeg_of(jpeg), error_set(jpeg_of(jpeg)->err, -EINVAL, "its JPEG ends too early: it is truncated"));
 }
 
 static void on_progress(j_common_ptr jpeg)
 {
-    struct reading *r = of(jpeg);
+    struct reading *r = jpeg_of(jpeg);
 
     if (r->jpeg.input_scan_number > MOST_SCANS)
-        fail(r, error_set(r->err, -EINVAL, "its JPEG has more than %d scans: convert it", MOST_SCANS));
+        jpeg_fail(r, error_set(r->err, -EINVAL, "its JPEG has more than %d scans: convert it", MOST_SCANS));
 }
 
 /* Adobe stores what is left of the paper: 255 is no ink. Rounded as Pillow does: ink x paper / 255, halves up. */
@@ -72,7 +72,7 @@ static void take_cmyk(uint8_t *out, const uint8_t *line, uint32_t width)
     }
 }
 
-static void read_image(struct reading *r, const uint8_t *bytes, size_t n)
+static void jpeg_read_image(struct reading *r, const uint8_t *bytes, size_t n)
 {
     struct jpeg_decompress_struct *jpeg = &r->jpeg;
 
@@ -85,11 +85,11 @@ static void read_image(struct reading *r, const uint8_t *bytes, size_t n)
     if (!rc)
         rc = client_image_make_room(r->out, r->err);
     if (rc)
-        fail(r, rc);
+        jpeg_fail(r, rc);
     jpeg->out_color_space = grey ? JCS_GRAYSCALE : cmyk ? JCS_CMYK : JCS_RGB;
     r->line = cmyk ? malloc((size_t)CMYK * r->out->width) : NULL;
     if (cmyk && !r->line)
-        fail(r, error_memory(r->err));
+        jpeg_fail(r, error_memory(r->err));
     jpeg_start_decompress(jpeg);
     while (jpeg->output_scanline < jpeg->output_height) {
         uint8_t *to = r->out->pixels + (size_t)jpeg->output_scanline * r->out->width * r->out->channels;
@@ -106,11 +106,11 @@ int client_jpeg_decode(struct client_image *out, const uint8_t *bytes, size_t n,
     struct reading r = {.err = err, .out = out};
 
     r.jpeg.err = jpeg_std_error(&r.errors);
-    r.errors.error_exit = on_error;
-    r.errors.emit_message = on_message;
+    r.errors.error_exit = jpeg_on_error;
+    r.errors.emit_message = jpeg_on_message;
     r.progress.progress_monitor = on_progress;
     if (!setjmp(r.out_of_it))
-        read_image(&r, bytes, n);
+        jpeg_read_image(&r, bytes, n);
     jpeg_destroy_decompress(&r.jpeg);
     free(r.line);
     return r.rc;

@@ -18,7 +18,7 @@ struct axis {
     struct client_tap *taps; /* (n) */
 };
 
-static int grow(void *block, size_t *cap, size_t n, size_t element_bytes, struct error *err)
+static int scale_grow(void *block, size_t *cap, size_t n, size_t element_bytes, struct error *err)
 {
     void **at = block;
 
@@ -33,7 +33,7 @@ static int grow(void *block, size_t *cap, size_t n, size_t element_bytes, struct
 
 /* The place i of the row in what is scaled; -1: it is border. A border is narrower than the row, so it is reflected
  * once. */
-static int64_t place_of(const struct axis *a, uint32_t i)
+static int64_t scale_place_of(const struct axis *a, uint32_t i)
 {
     int64_t place = a->begin + (a->flips ? a->n - 1 - i : i);
 
@@ -58,7 +58,7 @@ static int add_tap(struct client_tap *tap, const struct axis *a, int64_t place, 
     for (int64_t i = first; i < a->in && (2 * i + 1) * a->out < centre + reach; i++) {
         const int64_t weight = reach - llabs((2 * i + 1) * a->out - centre);
         const size_t cap = *n_weights + 1 > room->cap_weights ? 2 * *n_weights + 64 : room->cap_weights;
-        const int rc = grow(&room->weights, &room->cap_weights, cap, sizeof *room->weights, err);
+        const int rc = scale_grow(&room->weights, &room->cap_weights, cap, sizeof *room->weights, err);
         if (rc)
             return rc;
         room->weights[(*n_weights)++] = (uint32_t)weight;
@@ -76,7 +76,7 @@ static int find_taps(struct axis *a, struct client_view_room *room, size_t *n_we
     int rc = 0;
 
     for (uint32_t i = 0; !rc && i < a->n; i++) {
-        const int64_t place = place_of(a, i);
+        const int64_t place = scale_place_of(a, i);
         a->taps[i] = (struct client_tap){.n = 0};
         if (place >= 0)
             rc = add_tap(&a->taps[i], a, place, room, n_weights, err);
@@ -85,7 +85,8 @@ static int find_taps(struct axis *a, struct client_view_room *room, size_t *n_we
 }
 
 /* One byte: pixels are `apart` bytes from each other. */
-static inline uint8_t weigh(const struct client_tap *tap, const uint32_t *weights, const uint8_t *pixels, size_t apart)
+static inline uint8_t scale_weigh(const struct client_tap *tap, const uint32_t *weights, const uint8_t *pixels,
+                                  size_t apart)
 {
     const uint32_t *weight = weights + tap->at;
     uint32_t sum = 1u << (BITS - 1);
@@ -106,12 +107,12 @@ static void scale_rows(uint8_t *bytes, const struct axis *a, const struct client
         const uint8_t *row = image->pixels + ((size_t)(view->y + y) * image->width + view->x) * c;
         for (uint32_t x = 0; x < a->n; x++)
             for (uint32_t k = 0; k < c; k++)
-                *bytes++ = weigh(&a->taps[x], weights, row + (size_t)a->taps[x].first * c + k, c);
+                *bytes++ = scale_weigh(&a->taps[x], weights, row + (size_t)a->taps[x].first * c + k, c);
     }
 }
 
-static void write_row(uint32_t *row, const struct axis *down, uint32_t width, uint32_t channels, bool in_colour,
-                      const struct client_view_room *room, uint32_t first)
+static void scale_write_row(uint32_t *row, const struct axis *down, uint32_t width, uint32_t channels, bool in_colour,
+                            const struct client_view_room *room, uint32_t first)
 {
     const size_t line = (size_t)width * channels;
 
@@ -119,10 +120,10 @@ static void write_row(uint32_t *row, const struct axis *down, uint32_t width, ui
         const struct client_tap *tap = &down->taps[y];
         const uint8_t *above = room->bytes + (tap->n > 0 ? tap->first - first : 0) * line;
         for (uint32_t x = 0; x < width; x++) {
-            uint32_t value = weigh(tap, room->weights, above + (size_t)x * channels, line);
+            uint32_t value = scale_weigh(tap, room->weights, above + (size_t)x * channels, line);
             if (channels == 3)
-                value |= (uint32_t)weigh(tap, room->weights, above + (size_t)x * 3 + 1, line) << 8 |
-                         (uint32_t)weigh(tap, room->weights, above + (size_t)x * 3 + 2, line) << 16;
+                value |= (uint32_t)scale_weigh(tap, room->weights, above + (size_t)x * 3 + 1, line) << 8 |
+                         (uint32_t)scale_weigh(tap, room->weights, above + (size_t)x * 3 + 2, line) << 16;
             else if (in_colour)
                 value |= value << 8 | value << 16;
             *row++ = value;
@@ -136,7 +137,7 @@ int client_view_write(uint32_t *row, const struct client_view *view, const struc
 {
     size_t n_weights = 0;
     uint32_t first = UINT32_MAX, end = 0;
-    int rc = grow(&room->taps, &room->cap_taps, (size_t)frame->height + frame->width, sizeof *room->taps, err);
+    int rc = scale_grow(&room->taps, &room->cap_taps, (size_t)frame->height + frame->width, sizeof *room->taps, err);
 
     if (rc)
         return rc;
@@ -153,11 +154,12 @@ int client_view_write(uint32_t *row, const struct client_view *view, const struc
     }
     first = first < end ? first : end;
     if (!rc)
-        rc = grow(&room->bytes, &room->cap_bytes, (size_t)(end - first) * frame->width * image->channels + 1, 1, err);
+        rc = scale_grow(&room->bytes, &room->cap_bytes, (size_t)(end - first) * frame->width * image->channels + 1, 1,
+                        err);
     if (rc)
         return rc;
     scale_rows(room->bytes, &along, view, image, room->weights, first, end);
-    write_row(row, &down, frame->width, image->channels, channels == 3, room, first);
+    scale_write_row(row, &down, frame->width, image->channels, channels == 3, room, first);
     return 0;
 }
 

@@ -27,7 +27,7 @@ struct thread {
     pthread_t id;
 };
 
-static void fail(struct team *team, size_t item, int rc, const struct error *err)
+static void team_fail(struct team *team, size_t item, int rc, const struct error *err)
 {
     pthread_mutex_lock(&team->mutex);
     if (!team->rc || item < team->failed)
@@ -45,7 +45,7 @@ static bool do_next(struct team *team, unsigned thread)
         return false;
     const int rc = team->work(team->user, thread, item, &err);
     if (rc)
-        fail(team, item, rc, &err);
+        team_fail(team, item, rc, &err);
     return true;
 }
 
@@ -59,7 +59,7 @@ static void *run(void *argument)
 }
 
 /* Begins threads 1 .. n_threads-1; returns how many there are with the caller's. */
-static unsigned begin(struct thread *threads, struct team *team, unsigned n_threads)
+static unsigned team_begin(struct thread *threads, struct team *team, unsigned n_threads)
 {
     unsigned n = 1;
 
@@ -72,22 +72,22 @@ static unsigned begin(struct thread *threads, struct team *team, unsigned n_thre
 }
 
 /* An interruption ends the work as a failure before all items would. */
-static void ask(struct team *team, const struct client_watch *watch)
+static void team_ask(struct team *team, const struct client_watch *watch)
 {
     struct error err = {""};
     const int rc = client_watch_ask(watch, &err);
 
     if (rc)
-        fail(team, 0, rc, &err);
+        team_fail(team, 0, rc, &err);
 }
 
 /* Joins a thread, and asks the watch ten times a second. */
-static void await(struct team *team, pthread_t id, const struct client_watch *watch)
+static void team_await(struct team *team, pthread_t id, const struct client_watch *watch)
 {
     struct timespec until;
 
     do {
-        ask(team, watch);
+        team_ask(team, watch);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += ASK_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -103,13 +103,13 @@ int client_team_run(unsigned n_threads, size_t n, client_team_work *work, void *
     size_t n_done = 0;
 
     assert(n_threads > 0 && n_threads <= CLIENT_TEAM_MOST);
-    unsigned n_begun = begin(threads, &team, n_threads);
+    unsigned n_begun = team_begin(threads, &team, n_threads);
     do {
         if (n_done++ % ASK_ITEMS == 0)
-            ask(&team, watch);
+            team_ask(&team, watch);
     } while (do_next(&team, 0));
     while (--n_begun > 0)
-        await(&team, threads[n_begun].id, watch);
+        team_await(&team, threads[n_begun].id, watch);
     pthread_mutex_destroy(&team.mutex);
     return team.rc ? error_set(err, team.rc, "%s", team.err.text) : 0;
 }

@@ -10,7 +10,7 @@ enum { QUAD_ROW, QUAD_WINDOWS, N_WINDOWS = 10 };
 /* ---- Options ---- */
 
 /* A whole number in text (n bytes) from 1 to most; 0: it is none. */
-static uint32_t whole(const char *text, size_t n, uint32_t most)
+static uint32_t view_whole(const char *text, size_t n, uint32_t most)
 {
     uint64_t value = 0;
 
@@ -30,11 +30,11 @@ int client_frame_parse(struct client_frame *out, const char *text, struct error 
     if (!text)
         return 0;
     const char *end = text + strcspn(text, ","), *by = memchr(text, 'x', (size_t)(end - text));
-    out->height = by ? whole(text, (size_t)(by - text), CLIENT_FRAME_MOST_SIDE) : 0;
-    out->width = by ? whole(by + 1, (size_t)(end - by - 1), CLIENT_FRAME_MOST_SIDE) : 0;
+    out->height = by ? view_whole(text, (size_t)(by - text), CLIENT_FRAME_MOST_SIDE) : 0;
+    out->width = by ? view_whole(by + 1, (size_t)(end - by - 1), CLIENT_FRAME_MOST_SIDE) : 0;
     const bool named = strncmp(end, shorter, strlen(shorter)) == 0;
     if (named)
-        out->shorter = whole(end + strlen(shorter), strlen(end + strlen(shorter)), 2 * CLIENT_FRAME_MOST_SIDE);
+        out->shorter = view_whole(end + strlen(shorter), strlen(end + strlen(shorter)), 2 * CLIENT_FRAME_MOST_SIDE);
     if (out->height == 0 || out->width == 0 || (*end && out->shorter == 0))
         return error_set(err, -EDOM,
                          "--image %s: expected HEIGHTxWIDTH, each from 1 to %d, as in 224x224 or 224x224,shorter=256",
@@ -65,7 +65,7 @@ static bool take_word(struct client_augment *a, const char *word, size_t n)
     if (n == strlen("reflect") && memcmp(word, "reflect", n) == 0 && !a->reflects)
         return a->reflects = true;
     if (n > strlen(crop) && memcmp(word, crop, strlen(crop)) == 0 && !a->crops) {
-        a->crop = whole(word + strlen(crop), n - strlen(crop), CLIENT_FRAME_MOST_SIDE);
+        a->crop = view_whole(word + strlen(crop), n - strlen(crop), CLIENT_FRAME_MOST_SIDE);
         a->crops = true;
         return a->crop > 0 || (n == strlen(crop) + 1 && word[strlen(crop)] == '0');
     }
@@ -133,7 +133,7 @@ struct client_view client_view_centre(const struct client_frame *frame, uint32_t
 }
 
 /* Uniform in 0 .. n-1. */
-static uint32_t below(uint32_t word, uint64_t n)
+static uint32_t view_below(uint32_t word, uint64_t n)
 {
     return (uint32_t)(word * n >> 32);
 }
@@ -148,8 +148,8 @@ static bool draw_window(struct client_view *v, double least, uint32_t height, ui
     if (!(w >= 1 && w <= width && h >= 1 && h <= height))
         return false;
     v->height = (uint32_t)h, v->width = (uint32_t)w;
-    v->y = below(word[2], (uint64_t)height - v->height + 1);
-    v->x = below(word[3], (uint64_t)width - v->width + 1);
+    v->y = view_below(word[2], (uint64_t)height - v->height + 1);
+    v->x = view_below(word[3], (uint64_t)width - v->width + 1);
     return true;
 }
 
@@ -184,9 +184,10 @@ struct client_view client_view_draw(const struct client_augment *a, const struct
     if (a->resized > 0)
         v = resized_crop(a->resized, frame, height, width, key, draw);
     if (a->crops) {
-        v.top =
-            (int64_t)below(word[0], (uint64_t)v.scaled_height - frame->height + 2 * (uint64_t)a->crop + 1) - a->crop;
-        v.left = (int64_t)below(word[1], (uint64_t)v.scaled_width - frame->width + 2 * (uint64_t)a->crop + 1) - a->crop;
+        v.top = (int64_t)view_below(word[0], (uint64_t)v.scaled_height - frame->height + 2 * (uint64_t)a->crop + 1) -
+                a->crop;
+        v.left =
+            (int64_t)view_below(word[1], (uint64_t)v.scaled_width - frame->width + 2 * (uint64_t)a->crop + 1) - a->crop;
     }
     v.reflects = a->reflects;
     v.flips = a->flips && word[2] >> 31;

@@ -52,14 +52,14 @@ static const char *const unsupported[] = {"alora_invocation_tokens",
 /* Ways to begin that change the base, too, which is then none that anybody has on a disk. */
 static const char *const changes_base[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
 
-static bool is_off(const json_t *value)
+static bool adapter_is_off(const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-static int check(const json_t *peft, struct error *err)
+static int adapter_check(const json_t *peft, struct error *err)
 {
     const char *type = json_string_value(json_object_get(peft, "peft_type"));
     const char *bias = json_string_value(json_object_get(peft, "bias"));
@@ -70,7 +70,7 @@ static int check(const json_t *peft, struct error *err)
     if (bias && strcmp(bias, "none") != 0)
         return error_set(err, -EINVAL, "bias is %.60s: only none is read, which trains no bias of the base", bias);
     for (const char *const *key = unsupported; *key; key++)
-        if (!is_off(json_object_get(peft, *key)))
+        if (!adapter_is_off(json_object_get(peft, *key)))
             return error_set(err, -EINVAL, "%s is set: this is not supported", *key);
     for (const char *const *name = changes_base; begun && *name; name++)
         if (strncmp(begun, *name, strlen(*name)) == 0)
@@ -98,7 +98,7 @@ int client_adapter_read(json_t **peft, const char *directory, struct error *err)
         return rc;
     *peft = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     free(text);
-    rc = json_is_object(*peft) ? check(*peft, err)
+    rc = json_is_object(*peft) ? adapter_check(*peft, err)
                                : error_set(err, -EINVAL, "not a JSON object, as an adapter_config.json must be");
     if (!rc)
         return 0;
@@ -108,7 +108,7 @@ int client_adapter_read(json_t **peft, const char *directory, struct error *err)
     return rc;
 }
 
-static bool is_directory(const char *path)
+static bool adapter_is_directory(const char *path)
 {
     struct stat st;
 
@@ -127,9 +127,9 @@ static int find_base(char out[PATH_MAX], const json_t *peft, const char *directo
                          "%.100s does not say which model its adapter is for (base_model_name_or_path): name that "
                          "model's directory with --base-model",
                          *directory ? directory : ADAPTER_CONFIG);
-    if (is_directory(name) && realpath(name, out))
+    if (adapter_is_directory(name) && realpath(name, out))
         return 0;
-    if (*name != '/' && client_file_join(beside, directory, name, NULL) == 0 && is_directory(beside) &&
+    if (*name != '/' && client_file_join(beside, directory, name, NULL) == 0 && adapter_is_directory(beside) &&
         realpath(beside, out))
         return 0;
     return error_set(err, -ENOENT,
@@ -152,7 +152,7 @@ int client_adapter_find_base(char out[PATH_MAX], const json_t *peft, const char 
 /* ---- the model ---- */
 
 /* The config as JSON, owned; NULL with a sentence. */
-static json_t *read_config(const struct client_model *model, struct error *err)
+static json_t *adapter_read_config(const struct client_model *model, struct error *err)
 {
     char *text;
     size_t n;
@@ -166,7 +166,7 @@ static json_t *read_config(const struct client_model *model, struct error *err)
     return config;
 }
 
-static int write_config(struct client_model *model, const json_t *config, struct error *err)
+static int adapter_write_config(struct client_model *model, const json_t *config, struct error *err)
 {
     char *text = model_config_text(config);
     const int rc = text ? client_model_replace_config(model, text, err) : error_memory(err);
@@ -188,7 +188,7 @@ static int set_side(struct client_model *model, const json_t *peft, struct error
 }
 
 /* Compares the base with the one that the adapter was trained on, if that is known; else notes it. */
-static int check_base(const struct client_model *model, json_t *key, const char *base, struct error *err)
+static int adapter_check_base(const struct client_model *model, json_t *key, const char *base, struct error *err)
 {
     const char *known = json_string_value(json_object_get(key, BASE_KEY));
     uint64_t fingerprint;
@@ -265,16 +265,16 @@ static json_t *make_key(const struct client_model *model, json_t *config, json_t
 
 int client_adapter_set(struct client_model *model, json_t *peft, const char *base, struct error *err)
 {
-    json_t *config = read_config(model, err), *key = config ? make_key(model, config, peft, err) : NULL;
+    json_t *config = adapter_read_config(model, err), *key = config ? make_key(model, config, peft, err) : NULL;
     int rc = key ? 0 : -EINVAL;
 
     if (!rc && model->n_weights > 0)
-        rc = check_base(model, key, base, err);
+        rc = adapter_check_base(model, key, base, err);
     if (!rc && (json_object_set_new(peft, "base_model_name_or_path", json_string(base)) ||
                 json_object_set_new(key, "peft", json_deep_copy(peft))))
         rc = error_memory(err);
     if (!rc)
-        rc = write_config(model, config, err);
+        rc = adapter_write_config(model, config, err);
     if (!rc)
         rc = set_side(model, peft, err);
     json_decref(config);
@@ -283,12 +283,12 @@ int client_adapter_set(struct client_model *model, json_t *peft, const char *bas
 
 int client_adapter_remove(struct client_model *model, struct error *err)
 {
-    json_t *config = read_config(model, err);
+    json_t *config = adapter_read_config(model, err);
     int rc = config ? 0 : -ENOMEM;
 
     json_object_del(config, ADAPTER_KEY);
     if (!rc)
-        rc = write_config(model, config, err);
+        rc = adapter_write_config(model, config, err);
     json_decref(config);
     json_object_del(model->side, ADAPTER_CONFIG);
     return rc;
@@ -303,7 +303,8 @@ struct lora {
     unsigned given; /* a bit for each key of a number */
 };
 
-static int read_number(double *out, const char *text, const char *key, double least, double most, struct error *err)
+static int adapter_read_number(double *out, const char *text, const char *key, double least, double most,
+                               struct error *err)
 {
     char *end;
 
@@ -314,7 +315,7 @@ static int read_number(double *out, const char *text, const char *key, double le
 }
 
 /* One word of the list: "rank=16", or one more target. *targets: the words behind targets=. */
-static int read_word(struct lora *out, const char *word, bool *targets, struct error *err)
+static int adapter_read_word(struct lora *out, const char *word, bool *targets, struct error *err)
 {
     const struct {
         const char *name;
@@ -352,7 +353,7 @@ static int read_word(struct lora *out, const char *word, bool *targets, struct e
         if (out->given >> k & 1)
             return error_set(err, -EDOM, "--lora has %s twice: leave one out", keys[k].name);
         out->given |= 1u << k;
-        const int rc = read_number(keys[k].to, equals + 1, keys[k].name, keys[k].least, keys[k].most, err);
+        const int rc = adapter_read_number(keys[k].to, equals + 1, keys[k].name, keys[k].least, keys[k].most, err);
         return rc || !keys[k].whole || *keys[k].to == (double)(int)*keys[k].to
                    ? rc
                    : error_set(err, -EDOM, "--lora %s=%.60s: it must be a whole number", keys[k].name, equals + 1);
@@ -363,7 +364,7 @@ static int read_word(struct lora *out, const char *word, bool *targets, struct e
                      word);
 }
 
-static int parse(struct lora *out, const char *text, struct error *err)
+static int adapter_parse(struct lora *out, const char *text, struct error *err)
 {
     char word[200];
     bool targets = false;
@@ -373,7 +374,7 @@ static int parse(struct lora *out, const char *text, struct error *err)
     for (size_t n; !rc && *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
         snprintf(word, sizeof word, "%.*s", (int)n, text);
-        rc = n < sizeof word ? read_word(out, word, &targets, err)
+        rc = n < sizeof word ? adapter_read_word(out, word, &targets, err)
                              : error_set(err, -EDOM, "--lora %.60s...: this is too long", word);
     }
     const char *only = json_string_value(json_array_get(out->targets, 0));
@@ -454,7 +455,7 @@ static json_t *make_peft(const struct client_model *model, const struct lora *lo
                      task, "use_dora", false, "use_rslora", lora->rslora);
 }
 
-static int add(struct client_model *model, const struct lora *lora, struct error *err)
+static int adapter_add(struct client_model *model, const struct lora *lora, struct error *err)
 {
     json_t *peft = make_peft(model, lora, err), *key = NULL;
     bool in_out;
@@ -478,7 +479,7 @@ static int add(struct client_model *model, const struct lora *lora, struct error
 static int add_fresh(struct client_model *model, const char *text, bool weightless, struct error *err)
 {
     struct lora lora;
-    int rc = parse(&lora, text, err);
+    int rc = adapter_parse(&lora, text, err);
 
     if (!rc && model->config.adapter.rank > 0)
         rc = error_set(err, -EDOM,
@@ -493,7 +494,7 @@ static int add_fresh(struct client_model *model, const char *text, bool weightle
                        "--lora adapts a model that has weights: name its directory with --model, with config.json and "
                        "*.safetensors");
     if (!rc)
-        rc = add(model, &lora, err);
+        rc = adapter_add(model, &lora, err);
     json_decref(lora.targets);
     return rc;
 }

@@ -83,7 +83,7 @@ static unsigned stem_place(struct resolving *r, const struct model_linear *linea
     return i;
 }
 
-static bool is_same(const struct client_adapter_map *a, const struct client_adapter_map *b)
+static bool adapter_resolve_is_same(const struct client_adapter_map *a, const struct client_adapter_map *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
 }
@@ -108,12 +108,13 @@ static int on_linear(void *data, const struct model_linear *linear)
     const struct client_adapter_map map = client_adapter_find(&r->targets, name);
     r->stems[i].n++;
     r->stems[i].n_matched += map.rank > 0;
-    r->stems[i].n_plain += is_same(&map, &(struct client_adapter_map){r->targets.rank, r->targets.alpha});
+    r->stems[i].n_plain +=
+        adapter_resolve_is_same(&map, &(struct client_adapter_map){r->targets.rank, r->targets.alpha});
     if (in_block) {
         r->block.of[i] = map;
         return 0;
     }
-    if (r->has_outside[i] && !is_same(&map, &r->outside.of[i]))
+    if (r->has_outside[i] && !adapter_resolve_is_same(&map, &r->outside.of[i]))
         return error_set(r->err, -EINVAL, "%s is adapted in another way than a map of this name in another layer",
                          name);
     r->has_outside[i] = true;
@@ -152,7 +153,7 @@ static int check_used(const struct resolving *r, bool strict, struct error *err)
 
 /* ---- the key ---- */
 
-static json_t *row_json(const struct resolving *r, const struct row *row)
+static json_t *adapter_resolve_row_json(const struct resolving *r, const struct row *row)
 {
     json_t *out = json_array();
 
@@ -187,7 +188,7 @@ static int add_forms(json_t *key, struct resolving *r, struct error *err)
         return rc;
     forms = json_array(), blocks = json_array();
     for (unsigned i = 0; i < r->n_forms; i++)
-        json_append(&forms, row_json(r, &r->forms[i]));
+        json_append(&forms, adapter_resolve_row_json(r, &r->forms[i]));
     for (uint32_t i = 0; i < r->n_blocks; i++)
         json_append(&blocks, json_integer(r->of[i]));
     rc = json_object_set_new(key, "forms", forms) | json_object_set_new(key, "blocks", blocks) |
@@ -244,7 +245,7 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
 
 /* ---- the base ---- */
 
-static int add_tensor(uint64_t *sum, const struct safetensors_entry *entry, struct error *err)
+static int adapter_resolve_add_tensor(uint64_t *sum, const struct safetensors_entry *entry, struct error *err)
 {
     float values[SAMPLE];
     char text[512];
@@ -269,7 +270,7 @@ int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, 
         struct safetensors file;
         rc = safetensors_open(&file, model->weights[i].fd, err);
         for (size_t k = 0; !rc && k < file.n_entries; k++)
-            rc = add_tensor(out, &file.entries[k], err);
+            rc = adapter_resolve_add_tensor(out, &file.entries[k], err);
         safetensors_close(&file);
     }
     return rc;

@@ -132,7 +132,7 @@ static int names_open(struct client_adapter_names *out, const char *key, const j
 }
 
 /* As PEFT: the name, or its end behind a dot. */
-static bool is_end(const char *name, const char *end)
+static bool adapter_targets_is_end(const char *name, const char *end)
 {
     const size_t n = strlen(name), m = end ? strlen(end) : 0;
 
@@ -152,7 +152,7 @@ static bool names_match(struct client_adapter_targets *t, const struct client_ad
         return names->patterns.n == 0 || pattern_fits(t, &names->patterns.at[0], name, NULL);
     json_array_foreach((json_t *)(uintptr_t)names->list, i, item)
     {
-        if (!is_end(name, json_string_value(item)))
+        if (!adapter_targets_is_end(name, json_string_value(item)))
             continue;
         any = true;
         *whole |= strcmp(name, json_string_value(item)) == 0;

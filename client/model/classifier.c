@@ -67,7 +67,7 @@ enum eps_task client_classifier_task(const struct client_model *model)
 }
 
 /* The daemon takes no larger one. */
-static int check_size(const char *config, const struct client_labels *labels, struct error *err)
+static int classifier_check_size(const char *config, const struct client_labels *labels, struct error *err)
 {
     const size_t n = strlen(config);
 
@@ -79,8 +79,8 @@ static int check_size(const char *config, const struct client_labels *labels, st
                      labels->n, (n + 1023) >> 10, MESSAGE_MAX_CONFIG_BYTES >> 10);
 }
 
-static int rewrite(struct client_model *model, enum eps_task task, const struct client_labels *labels,
-                   struct error *err)
+static int classifier_rewrite(struct client_model *model, enum eps_task task, const struct client_labels *labels,
+                              struct error *err)
 {
     char *text, *classifier = NULL;
     size_t n;
@@ -92,7 +92,7 @@ static int rewrite(struct client_model *model, enum eps_task task, const struct 
     const char *architecture = architecture_of(config);
     if (architecture)
         classifier = client_classifier_config(text, n, architecture, task, labels, err);
-    rc = classifier ? check_size(classifier, labels, err) : -ENOMEM;
+    rc = classifier ? classifier_check_size(classifier, labels, err) : -ENOMEM;
     if (!rc)
         rc = client_model_replace_config(model, classifier, err);
     json_decref(config);
@@ -121,7 +121,7 @@ int client_classifier_labels(struct client_labels *out, const struct client_mode
 
 int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err)
 {
-    return model->rewritten ? rewrite(model, client_classifier_task(model), labels, err) : 0;
+    return model->rewritten ? classifier_rewrite(model, client_classifier_task(model), labels, err) : 0;
 }
 
 int client_classifier_count(struct client_model *model, uint32_t n, struct error *err)
@@ -151,7 +151,7 @@ int client_classifier_count(struct client_model *model, uint32_t n, struct error
 /* ---- Opening ---- */
 
 /* Before the config is parsed, since a bare encoder's own would be refused. */
-static int prepare(char **out, const char *text, size_t n, void *data, struct error *err)
+static int classifier_prepare(char **out, const char *text, size_t n, void *data, struct error *err)
 {
     const enum eps_task task = *(const enum eps_task *)data;
     json_t *config = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
@@ -192,7 +192,7 @@ static bool is_unnamed(const struct client_model *model)
 static int open_for(struct client_model *out, const struct client_model_name *name, enum eps_task task, bool fresh,
                     struct error *err)
 {
-    const struct client_model_rewrite rewrite = {prepare, &task};
+    const struct client_model_rewrite rewrite = {classifier_prepare, &task};
     int rc = (fresh ? client_model_open_fresh : client_model_open_as)(out, name, task ? &rewrite : NULL, err);
 
     if (!rc && is_unnamed(out))

@@ -53,7 +53,7 @@ static void begin(struct client_job *job, struct client_link *link, const struct
 }
 
 /* Bytes of the segment that a client uses: what is known of norms, at its end, is not for it. */
-static uint64_t bytes_of(const struct client_job *job, const struct model_config *config)
+static uint64_t job_bytes_of(const struct client_job *job, const struct model_config *config)
 {
     return job->goal.purpose == PLAN_GENERATE ? plan_generate_bytes(&job->goal, config) : layout_of(job).bytes;
 }
@@ -65,7 +65,7 @@ static int read_opened(struct client_job *job, const struct client_model *model,
     const uint32_t asked = job->goal.entries;
 
     job->goal.entries = m->job_opened.entries;
-    const uint64_t bytes = bytes_of(job, &model->config);
+    const uint64_t bytes = job_bytes_of(job, &model->config);
     if (fd < 0 || m->job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m->job_opened.data_bytes, bytes);
@@ -98,7 +98,7 @@ static int take_opened(struct client_job *job, const struct client_model *model,
 
     if (rc && fd >= 0)
         close(fd);
-    return rc ? rc : segment_attach(&job->data, fd, (size_t)bytes_of(job, &model->config), SEGMENT_READ_WRITE, err);
+    return rc ? rc : segment_attach(&job->data, fd, (size_t)job_bytes_of(job, &model->config), SEGMENT_READ_WRITE, err);
 }
 
 int client_job_join(struct client_job *job, struct client_link *link, const struct plan_goal *goal,
@@ -108,7 +108,7 @@ int client_job_join(struct client_job *job, struct client_link *link, const stru
     return take_opened(job, model, opened, fd, err);
 }
 
-static int read_config(char **text, size_t *n, const struct client_model *model, struct error *err)
+static int job_read_config(char **text, size_t *n, const struct client_model *model, struct error *err)
 {
     const int rc = client_file_read(text, n, model->config_fd, "config.json", err);
 
@@ -136,7 +136,7 @@ static int send_files(struct client_job *job, struct message *request, const str
     unsigned n_fds = 0;
     char *text;
     size_t n;
-    int rc = read_config(&text, &n, model, err);
+    int rc = job_read_config(&text, &n, model, err);
 
     if (rc)
         return rc;
@@ -158,8 +158,8 @@ static int send_files(struct client_job *job, struct message *request, const str
 }
 
 /* To a daemon of another user: in the order that `files` of proto/wire/message.h says. */
-static int serve_files(struct client_job *job, struct message *request, const struct client_model *model,
-                       const struct client_job_files *files, struct error *err)
+static int job_serve_files(struct client_job *job, struct message *request, const struct client_model *model,
+                           const struct client_job_files *files, struct error *err)
 {
     int fds[SESSION_MAX_FDS];
     uint32_t n_fds = 0, first;
@@ -177,7 +177,7 @@ static int serve_files(struct client_job *job, struct message *request, const st
     if (!rc)
         rc = client_files_add(&first, job->files, fds, n_fds, err);
     if (!rc)
-        rc = read_config(&text, &n, model, err);
+        rc = job_read_config(&text, &n, model, err);
     if (rc)
         return rc;
     client_files_put_config(job->files, text, n);
@@ -219,7 +219,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     int rc = count_headers(&request->job.header_bytes, model, files->moments, err);
     if (rc)
         return rc;
-    rc = (client_files_are_needed(link) ? serve_files : send_files)(job, request, model, files, err);
+    rc = (client_files_are_needed(link) ? job_serve_files : send_files)(job, request, model, files, err);
     if (rc)
         return rc;
     rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
@@ -261,7 +261,7 @@ struct client_buffer client_job_buffer(const struct client_job *job, unsigned bu
         .seq = job->goal.seq};
 }
 
-static void tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
+static void job_tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
 {
     if (job->on_evaluating)
         job->on_evaluating(job->user, client_source_progress(source, n_rows),
@@ -321,7 +321,7 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
     double sum = 0;
 
     *n_labels = 0;
-    tell(job, source, 0);
+    job_tell(job, source, 0);
     for (uint64_t first = 0; first < n;) {
         const uint64_t left = n - first;
         const uint32_t n_rows = left < job->goal.batch ? (uint32_t)left : job->goal.batch;
@@ -338,7 +338,7 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
                    (size_t)n_rows * source->n_logits * sizeof *source->logits);
         *n_labels += minibatch.n_labels;
         first += n_rows;
-        tell(job, source, first);
+        job_tell(job, source, first);
     }
     *loss = *n_labels > 0 ? sum / (double)*n_labels : NAN;
     return source->ops->score(source, loss, n_labels, err);

@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int read_config(struct client_model *model, const char *path, struct error *err)
+static int model_read_config(struct client_model *model, const char *path, struct error *err)
 {
     char *text;
     size_t n;
@@ -95,14 +95,14 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
     return model->n_classes;
 }
 
-static bool is_own(const struct model_config *config)
+static bool model_is_own(const struct model_config *config)
 {
     return config->family->is_own || config->guests.n > 0;
 }
 
 const char *client_model_loader(const struct model_config *config)
 {
-    return is_own(config)             ? NULL
+    return model_is_own(config)       ? NULL
            : config->n_labels         ? "AutoModelForSequenceClassification"
            : config->family->masked   ? "AutoModelForMaskedLM"
            : model_has_source(config) ? "AutoModelForSeq2SeqLM"
@@ -111,7 +111,7 @@ const char *client_model_loader(const struct model_config *config)
 
 struct client_peft client_model_peft(const struct model_config *config)
 {
-    if (is_own(config))
+    if (model_is_own(config))
         return (struct client_peft){NULL, NULL};
     if (config->n_labels)
         return (struct client_peft){"SEQ_CLS", "AutoPeftModelForSequenceClassification"};
@@ -136,10 +136,10 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
     return out;
 }
 
-static int open_config(struct client_model *model, const char *path, struct error *err)
+static int model_open_config(struct client_model *model, const char *path, struct error *err)
 {
     model->config_fd = client_file_open(path, err);
-    return model->config_fd < 0 ? model->config_fd : read_config(model, path, err);
+    return model->config_fd < 0 ? model->config_fd : model_read_config(model, path, err);
 }
 
 /* Checks that tensors lie where the header says. The daemon reads them, but only the client can name the file. */
@@ -182,19 +182,19 @@ static int open_weights(struct client_model *model, const char *directory, bool 
     return rc ? rc : client_untie(model, err);
 }
 
-static int open_directory(struct client_model *model, const char *directory, struct error *err)
+static int model_open_directory(struct client_model *model, const char *directory, struct error *err)
 {
     char config[PATH_MAX];
     int rc = client_file_join(config, directory, CHECKPOINT_CONFIG, err);
     if (!rc)
-        rc = open_config(model, config, err);
+        rc = model_open_config(model, config, err);
     if (!rc)
         rc = open_weights(model, directory, false, err);
     return rc ? rc : model_files_read(&model->side, directory, err);
 }
 
 /* Adds side files of a directory that the model does not have yet. */
-static int add_side(struct client_model *model, const char *directory, struct error *err)
+static int model_add_side(struct client_model *model, const char *directory, struct error *err)
 {
     json_t *files;
     const int rc = model_files_read(&files, directory, err);
@@ -231,11 +231,11 @@ static int open_adapter(struct client_model *model, const char *directory, const
         rc = client_file_is_in(directory, ADAPTER_BASE) ? client_file_join(config, directory, ADAPTER_BASE, err)
                                                         : client_file_join(config, base, CHECKPOINT_CONFIG, err);
     if (!rc)
-        rc = open_config(model, config, err);
+        rc = model_open_config(model, config, err);
     if (!rc)
         rc = model_files_read(&model->side, directory, err);
     if (!rc)
-        rc = add_side(model, base, err);
+        rc = model_add_side(model, base, err);
     if (!rc && (rc = open_base(model, peft, base, weightless, err)) != 0)
         error_prefix(err, directory);
     if (!rc && !weightless)
@@ -261,7 +261,7 @@ static bool is_weights_file(const char *path)
 static int open_alone(struct client_model *model, const char *path, struct error *err)
 {
     char directory[PATH_MAX];
-    int rc = open_config(model, path, err);
+    int rc = model_open_config(model, path, err);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
     if (rc || strcmp(name, CHECKPOINT_CONFIG) != 0)
@@ -335,7 +335,7 @@ static int open_found(struct client_model *out, const struct client_model_name *
     else if (name->base)
         rc = refuse_base(name, err);
     else if (is_directory && !weightless)
-        rc = open_directory(out, found, err);
+        rc = model_open_directory(out, found, err);
     else
         rc = is_directory ? open_weightless(out, found, err) : open_alone(out, found, err);
     out->rewrite = NULL;
@@ -444,7 +444,7 @@ static bool find_dtype(enum safetensors_type *out, const struct client_model *mo
 }
 
 /* drawn NULL: no tensor may be missing. */
-static int match(struct client_model *out, char *drawn, struct error *err)
+static int model_match(struct client_model *out, char *drawn, struct error *err)
 {
     struct weights weights;
     struct model model;
@@ -466,13 +466,13 @@ static int match(struct client_model *out, char *drawn, struct error *err)
 
 int client_model_match(struct client_model *model, struct error *err)
 {
-    return match(model, NULL, err);
+    return model_match(model, NULL, err);
 }
 
 int client_model_match_base(struct client_model *model, char *drawn, struct error *err)
 {
     *drawn = 0;
-    return match(model, drawn, err);
+    return model_match(model, drawn, err);
 }
 
 int client_model_header_bytes(uint64_t *out, const struct client_model *model, struct error *err)
@@ -541,7 +541,7 @@ int client_model_from(struct client_model *out, const struct client_model_name *
 {
     *out = (struct client_model){.config_fd = config_fd, .side = side};
     snprintf(out->name, sizeof out->name, "%s", name->path);
-    int rc = read_config(out, name->path, err);
+    int rc = model_read_config(out, name->path, err);
     if (!rc && side && (rc = model_files_check(side, err)) != 0)
         error_prefix(err, name->path);
     if (!rc && name->base && out->config.adapter.rank == 0)

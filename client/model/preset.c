@@ -138,7 +138,7 @@ static uint64_t device_bytes(const struct eps_preset *preset, const struct clien
     return bytes + bytes / 20;
 }
 
-static bool fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
+static bool preset_fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
     const uint64_t half = facts->free_bytes / 2; /* half for the daemon, half for the workers */
     const uint64_t device = facts->device_mem ? facts->device_mem : half / facts->n_workers;
@@ -162,7 +162,7 @@ const struct eps_preset *client_preset_choose(const struct client_preset_facts *
 {
     size_t i = preset_for_data(facts);
 
-    while (i != TEXT_SMALL && i != BYTE_SMALL && i != GPT2 && !fits(&presets[i], facts))
+    while (i != TEXT_SMALL && i != BYTE_SMALL && i != GPT2 && !preset_fits(&presets[i], facts))
         i--;
     return &presets[i];
 }
@@ -222,13 +222,13 @@ bool client_preset_is_gguf(const char *name)
     return dot && strcmp(dot, ".gguf") == 0;
 }
 
-static bool is_safetensors(const char *name)
+static bool preset_is_safetensors(const char *name)
 {
     return strstr(name, ".safetensors") && strncmp(name, "adapter_", 8) != 0;
 }
 
 /* True if the directory has a file of such a name. */
-static bool has(const char *directory, bool (*is)(const char *name))
+static bool preset_has(const char *directory, bool (*is)(const char *name))
 {
     DIR *entries = opendir(directory);
     const struct dirent *entry;
@@ -251,9 +251,9 @@ int client_preset_refuse_gguf(const char *path, struct error *err)
 
 int client_preset_refuse_foreign(const char *directory, struct error *err)
 {
-    if (has(directory, is_safetensors))
+    if (preset_has(directory, preset_is_safetensors))
         return 0;
-    return has(directory, client_preset_is_gguf) && !has(directory, is_pytorch)
+    return preset_has(directory, client_preset_is_gguf) && !preset_has(directory, is_pytorch)
                ? client_preset_refuse_gguf(directory, err)
                : 0;
 }
@@ -264,7 +264,7 @@ int client_preset_unconverted(const char *directory, const struct client_model *
     const char *loader = model->rewritten ? "AutoModelForMaskedLM" : client_model_loader(&model->config);
     char quoted[PATH_MAX];
 
-    if (loader && has(directory, is_pytorch))
+    if (loader && preset_has(directory, is_pytorch))
         return error_set(err, -ENOENT,
                          "%.100s holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; "
                          "from transformers import %s as M; "

@@ -34,7 +34,7 @@ const char *client_preset_images_name(size_t index)
     return index < sizeof presets / sizeof *presets ? presets[index].name : NULL;
 }
 
-static size_t find(const char *name)
+static size_t preset_images_find(const char *name)
 {
     size_t i = 0;
 
@@ -45,14 +45,14 @@ static size_t find(const char *name)
 
 bool client_preset_is_of_images(const char *name)
 {
-    return client_preset_images_name(find(name)) != NULL;
+    return client_preset_images_name(preset_images_find(name)) != NULL;
 }
 
 int client_preset_open_images(struct client_model *out, const struct eps_train_options *o, struct error *err)
 {
     const char *name = o->model, *image = o->image;
     const char *other = o->lora ? "--lora" : o->base_model ? "--base-model" : o->task ? "--task" : NULL;
-    const size_t i = find(name);
+    const size_t i = preset_images_find(name);
     struct client_frame frame;
     char text[800];
 

@@ -19,7 +19,7 @@
 #define INDEX "model.safetensors.index.json"
 
 /* Says the first fault of a file and counts those after it. */
-static int fail(struct error *err, size_t n, const char *tensor, const char *what)
+static int shards_fail(struct error *err, size_t n, const char *tensor, const char *what)
 {
     if (n == 1)
         return error_set(err, -EINVAL, "%.64s %s", tensor, what);
@@ -44,12 +44,12 @@ static int check_placed(const struct safetensors *file, const char *name, json_t
             first_foreign = file->entries[i].name;
     }
     if (n_lacking > 0)
-        return fail(err, n_lacking, first_lacking, "is missing, though " INDEX " places it in this file");
+        return shards_fail(err, n_lacking, first_lacking, "is missing, though " INDEX " places it in this file");
     if (n_foreign == 0)
         return 0;
-    return fail(err, n_foreign, first_foreign,
-                json_object_get(map, first_foreign) ? "is in this file, though " INDEX " places it in another"
-                                                    : "is in this file, though " INDEX " does not list it");
+    return shards_fail(err, n_foreign, first_foreign,
+                       json_object_get(map, first_foreign) ? "is in this file, though " INDEX " places it in another"
+                                                           : "is in this file, though " INDEX " does not list it");
 }
 
 /* As the daemon will: a header that is far beyond the model is not read. */
@@ -67,7 +67,8 @@ static int open_header(struct safetensors *out, const struct client_model *of, i
 }
 
 /* map: the index's weight_map, or NULL without an index. */
-static int add(struct client_model *model, const char *directory, const char *name, json_t *map, struct error *err)
+static int shards_add(struct client_model *model, const char *directory, const char *name, json_t *map,
+                      struct error *err)
 {
     struct safetensors file;
     char path[PATH_MAX];
@@ -92,7 +93,7 @@ static int add(struct client_model *model, const char *directory, const char *na
 }
 
 /* True for a relative path that stays within its directory. */
-static bool is_within(const char *name)
+static bool shards_is_within(const char *name)
 {
     if (!name || !*name || *name == '/')
         return false;
@@ -114,7 +115,7 @@ static int list_files(json_t *files, const char *directory, json_t *map, struct 
     json_object_foreach(map, tensor, place)
     {
         const char *name = json_string_value(place);
-        if (!is_within(name))
+        if (!shards_is_within(name))
             return error_set(err, -EINVAL, "%s: " INDEX " names no file within this directory for %.64s", directory,
                              tensor);
         if (json_object_set_new(files, name, json_true()))
@@ -155,7 +156,7 @@ static int add_indexed(struct client_model *model, const char *directory, json_t
     json_object_foreach(files, name, file)
     {
         if (!rc)
-            rc = add(model, directory, name, map, err);
+            rc = shards_add(model, directory, name, map, err);
     }
     json_decref(files);
     return rc;
@@ -204,7 +205,7 @@ static int open_all(struct client_model *model, const char *directory, struct er
     int rc = n > 0 ? 0 : client_preset_unconverted(directory, model, err);
     for (int i = 0; i < n; i++) {
         if (!rc)
-            rc = add(model, directory, entries[i]->d_name, NULL, err);
+            rc = shards_add(model, directory, entries[i]->d_name, NULL, err);
         free(entries[i]);
     }
     free(entries);
@@ -213,13 +214,13 @@ static int open_all(struct client_model *model, const char *directory, struct er
 
 int client_shards_add(struct client_model *model, const char *directory, const char *name, struct error *err)
 {
-    return add(model, directory, name, NULL, err);
+    return shards_add(model, directory, name, NULL, err);
 }
 
 int client_shards_open(struct client_model *model, const char *directory, struct error *err)
 {
     if (client_file_is_in(directory, CHECKPOINT_WEIGHTS))
-        return add(model, directory, CHECKPOINT_WEIGHTS, NULL, err);
+        return shards_add(model, directory, CHECKPOINT_WEIGHTS, NULL, err);
     if (client_file_is_in(directory, INDEX))
         return open_index(model, directory, err);
     return open_all(model, directory, err);

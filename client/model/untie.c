@@ -43,7 +43,7 @@ static int has_own_head(bool *out, const struct client_model *model, struct erro
     return rc;
 }
 
-static int rewrite(struct client_model *model, json_t *config, struct error *err)
+static int untie_rewrite(struct client_model *model, json_t *config, struct error *err)
 {
     char *text = json_object_set_new(config, "tie_word_embeddings", json_false()) ? NULL : model_config_text(config);
     const int rc = text ? client_model_replace_config(model, text, err) : error_memory(err);
@@ -53,18 +53,18 @@ static int rewrite(struct client_model *model, json_t *config, struct error *err
 }
 
 /* By the model's weights; config: as undecided returns it, not NULL. */
-static int decide(struct client_model *model, json_t *config, struct error *err)
+static int untie_decide(struct client_model *model, json_t *config, struct error *err)
 {
     bool own;
     const int rc = has_own_head(&own, model, err);
 
-    return rc == 0 && own ? rewrite(model, config, err) : rc;
+    return rc == 0 && own ? untie_rewrite(model, config, err) : rc;
 }
 
 int client_untie(struct client_model *model, struct error *err)
 {
     json_t *config = model->n_weights > 0 ? undecided(model) : NULL;
-    const int rc = config ? decide(model, config, err) : 0;
+    const int rc = config ? untie_decide(model, config, err) : 0;
 
     json_decref(config);
     return rc;
@@ -76,7 +76,7 @@ int client_untie_by(struct client_model *model, const char *directory, struct er
     int rc = 0;
 
     if (config && client_shards_open(model, directory, NULL) == 0)
-        rc = decide(model, config, err);
+        rc = untie_decide(model, config, err);
     while (model->n_weights > 0)
         close(model->weights[--model->n_weights].fd);
     json_decref(config);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_word(const char *word, size_t n, const char *name)
+static bool approximate_is_word(const char *word, size_t n, const char *name)
 {
     return n == strlen(name) && strncmp(word, name, n) == 0;
 }
@@ -64,7 +64,7 @@ static bool read_rule(struct reading *r, const char *word, size_t n)
     const size_t length = strlen(key);
 
     for (unsigned i = 0; !r->ruled && i < sizeof rules / sizeof *rules; i++)
-        if (n > length && strncmp(word, key, length) == 0 && is_word(word + length, n - length, rules[i])) {
+        if (n > length && strncmp(word, key, length) == 0 && approximate_is_word(word + length, n - length, rules[i])) {
             r->out->sampling.rule = (enum sample_rule)i;
             return r->ruled = true;
         }
@@ -84,7 +84,7 @@ static bool read_draw(struct reading *r, const char *word, size_t n)
     return r->drawn = true;
 }
 
-static int read_word(void *context, const char *word, size_t n, struct error *err)
+static int approximate_read_word(void *context, const char *word, size_t n, struct error *err)
 {
     struct reading *r = context;
     struct client_approximation *out = r->out;
@@ -98,11 +98,12 @@ static int read_word(void *context, const char *word, size_t n, struct error *er
     }
     if (read_rule(r, word, n) || read_draw(r, word, n))
         return 0;
-    if (out->kept_bits == 0 && (is_word(word, n, "coded=8") || is_word(word, n, "coded=4"))) {
+    if (out->kept_bits == 0 && (approximate_is_word(word, n, "coded=8") || approximate_is_word(word, n, "coded=4"))) {
         out->kept_bits = (uint32_t)(word[6] - '0');
         return 0;
     }
-    if (out->pooled == 0 && (is_word(word, n, "pool=2") || is_word(word, n, "pool=4") || is_word(word, n, "pool=8"))) {
+    if (out->pooled == 0 && (approximate_is_word(word, n, "pool=2") || approximate_is_word(word, n, "pool=4") ||
+                             approximate_is_word(word, n, "pool=8"))) {
         out->pooled = (uint32_t)(word[5] - '0');
         return 0;
     }
@@ -112,14 +113,14 @@ static int read_word(void *context, const char *word, size_t n, struct error *er
                      (int)size_smaller(n, 60), word);
 }
 
-static bool samples(const struct client_approximation *allowed)
+static bool approximate_samples(const struct client_approximation *allowed)
 {
     return allowed->sampling.share > 0 || allowed->sampling.queries > 0;
 }
 
 bool client_approximation_draws(const struct client_approximation *allowed)
 {
-    return samples(allowed) || allowed->kept_bits > 0;
+    return approximate_samples(allowed) || allowed->kept_bits > 0;
 }
 
 int client_options_approximate(struct client_approximation *out, const char *text, struct error *err)
@@ -129,8 +130,8 @@ int client_options_approximate(struct client_approximation *out, const char *tex
     *out = (struct client_approximation){0};
     if (eps_approximate_is_any(text))
         return 0;
-    int rc = client_options_words("--approximate", text, read_word, &r, err);
-    if (!rc && r.ruled && !samples(out))
+    int rc = client_options_words("--approximate", text, approximate_read_word, &r, err);
+    if (!rc && r.ruled && !approximate_samples(out))
         rc = error_set(err, -EDOM, "--approximate has a rule, but samples nothing: add wta=0.3, or leave the rule out");
     if (!rc && r.drawn && !client_approximation_draws(out))
         rc = error_set(err, -EDOM, "--approximate has a draw, but draws nothing: add wta=0.3, or leave draw=%u out",
@@ -149,7 +150,7 @@ bool eps_approximate_is_any(const char *approximate)
 
 static bool keeps_largest(const struct client_approximation *allowed)
 {
-    return samples(allowed) && allowed->sampling.rule == SAMPLE_ALL;
+    return approximate_samples(allowed) && allowed->sampling.rule == SAMPLE_ALL;
 }
 
 bool client_approximate_is_biased(const char *approximate)
@@ -167,7 +168,7 @@ const char *eps_approximate_text(const char *approximate)
     client_options_approximate(&allowed, approximate, NULL);
     const bool codes = allowed.kept_bits > 0;
     if (allowed.pooled > 0)
-        return codes || samples(&allowed)
+        return codes || approximate_samples(&allowed)
                    ? "gradients are approximate, in several ways"
                    : "gradients of convolutions' weights are computed from means of blocks of pixels";
     if (keeps_largest(&allowed))

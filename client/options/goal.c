@@ -6,19 +6,19 @@
 #include <math.h>
 #include <string.h>
 
-static enum number_type number_of(enum eps_number number)
+static enum number_type goal_number_of(enum eps_number number)
 {
     return number == EPS_BF16 ? NUMBER_BF16 : number == EPS_FP16 ? NUMBER_FP16 : NUMBER_FP32;
 }
 
-static enum form form_of(enum eps_base base)
+static enum form goal_form_of(enum eps_base base)
 {
     return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
 }
 
-static int check_base(const struct eps_train_options *o, const struct model_config *config, struct error *err)
+static int goal_check_base(const struct eps_train_options *o, const struct model_config *config, struct error *err)
 {
-    const enum form form = form_of(o->base);
+    const enum form form = goal_form_of(o->base);
 
     if (form == FORM_VALUES || (o->freeze && *o->freeze) || config->adapter.rank > 0)
         return 0;
@@ -68,7 +68,7 @@ int client_options_model(struct model *out, const struct model_config *config, c
         return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
                          strlen(freeze), MODEL_FREEZE_BYTES - 1);
     if (!rc)
-        rc = check_base(o, config, err);
+        rc = goal_check_base(o, config, err);
     if (!rc)
         rc = client_options_approximate(&allowed, o->approximate, err);
     if (!rc)
@@ -77,7 +77,8 @@ int client_options_model(struct model *out, const struct model_config *config, c
         model_approximate(out,
                           &(struct model_approximation){allowed.kept_bits, allowed.sampling.share > 0, allowed.pooled});
     if (!rc)
-        rc = model_freeze(out, freeze, model_base_of(form_of(o->base), number_of(o->precision)), err) ? -EDOM : 0;
+        rc = model_freeze(out, freeze, model_base_of(goal_form_of(o->base), goal_number_of(o->precision)), err) ? -EDOM
+                                                                                                                : 0;
     if (!rc) {
         model_sparsify(out, &sparse);
         rc = model_check_sparse(out, &sparse, err) ? -EDOM : 0;
@@ -172,14 +173,14 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
     if (allowed.sampling.share > 0)
         allowed.sampling.begin = o->warmup;
     return (struct plan_goal){.purpose = PLAN_TRAIN,
-                              .precision = number_of(o->precision),
-                              .base = form_of(o->base),
-                              .moments = number_of(o->moments),
-                              .grad = number_of(o->grad_dtype),
+                              .precision = goal_number_of(o->precision),
+                              .base = goal_form_of(o->base),
+                              .moments = goal_number_of(o->moments),
+                              .grad = goal_number_of(o->grad_dtype),
                               .no_master = o->master == EPS_MASTER_NONE,
                               .fenced = o->commit == EPS_FENCED,
                               .folded = o->commit == EPS_FOLDED,
-                              .sums = number_of(o->sums),
+                              .sums = goal_number_of(o->sums),
                               .adamw = o->optimizer == EPS_ADAMW,
                               .sgd = o->optimizer == EPS_SGD,
                               .nesterov = o->nesterov,

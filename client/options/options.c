@@ -42,7 +42,7 @@ static double chosen(double given, double otherwise)
 }
 
 /* Rows for about n_tokens: a multiple of n_parts, no more than `most` if each part still gets a row. */
-static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
+static uint32_t options_rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
 {
     uint64_t rows = (n_tokens + seq / 2) / seq;
 
@@ -54,7 +54,7 @@ static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint6
 
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
 {
-    return rows_of(CLIENT_BATCH_TOKENS, seq, n_parts, n_windows);
+    return options_rows_of(CLIENT_BATCH_TOKENS, seq, n_parts, n_windows);
 }
 
 /* A preset's steps: enough to learn from the data, too few to overfit. */
@@ -121,7 +121,7 @@ uint64_t client_options_n_train(const struct eps_train_options *options, uint64_
     return client_windows_n_train(n_tokens, options->seq, options->eval_data != NULL);
 }
 
-static int check_real(const char *option, double value, double least, double most, struct error *err)
+static int options_check_real(const char *option, double value, double least, double most, struct error *err)
 {
     if (value >= least && value <= most) /* false for NaN */
         return 0;
@@ -189,7 +189,7 @@ static int resolve_adam(struct eps_train_options *o, const struct client_facts *
     o->epsilon = chosen(o->epsilon, 1e-8);
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
         return error_set(err, -EDOM, "--betas %g,%g: each has to be at least 0 and less than 1", o->beta1, o->beta2);
-    return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
+    return options_check_real("--epsilon", o->epsilon, 1e-30, 1, err);
 }
 
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
@@ -215,7 +215,7 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
         o->seed = 0;
     if (o->seed > INT64_MAX)
         return error_set(err, -EDOM, "--seed %" PRIu64 " is not below 2^63", o->seed);
-    rc = check_real("--lr", o->lr, tiny, 10, err);
+    rc = options_check_real("--lr", o->lr, tiny, 10, err);
     if (rc)
         return rc;
     if (isnan(o->min_lr))
@@ -225,7 +225,7 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
         return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g%s", o->min_lr, o->lr,
                          facts->resumed ? ": change both, with --change lr,min-lr" : "");
-    return check_real("--weight-decay", o->weight_decay, 0, 10, err);
+    return options_check_real("--weight-decay", o->weight_decay, 0, 10, err);
 }
 
 _Static_assert(EPS_BASE_BF16 - EPS_BASE_FULL == FORM_BF16 && EPS_BASE_INT8 - EPS_BASE_FULL == FORM_INT8 &&
@@ -416,9 +416,10 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
         return error_set(err, -EINVAL, "--data %s: one row is too few to train on and to hold out another: give more",
                          o->data[0]);
     if (o->batch == 0)
-        o->batch = facts->task ? rows_of(TASK_BATCH, 1, o->parts * (facts->joined ? facts->joined : 1), facts->n_rows)
-                   : facts->preset ? rows_of(client_preset_batch_tokens(facts->preset, facts->n_tokens), o->seq,
-                                             o->parts, facts->n_rows)
+        o->batch = facts->task
+                       ? options_rows_of(TASK_BATCH, 1, o->parts * (facts->joined ? facts->joined : 1), facts->n_rows)
+                   : facts->preset ? options_rows_of(client_preset_batch_tokens(facts->preset, facts->n_tokens), o->seq,
+                                                     o->parts, facts->n_rows)
                                    : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
@@ -473,9 +474,9 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - !facts->masked) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->preset
-                         ? rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq, out->parts, n_windows)
-                         : client_options_batch(out->seq, least_batch(out, facts), n_windows);
+        out->batch = facts->preset ? options_rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq,
+                                                     out->parts, n_windows)
+                                   : client_options_batch(out->seq, least_batch(out, facts), n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, in, facts->pairs, err);

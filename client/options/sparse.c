@@ -20,7 +20,7 @@ struct reading {
 enum { KEEP, EVERY, UNTIL, MOVED, ROOM, KEYS };
 static const char *const keys[KEYS] = {"keep=", "every=", "until=", "moved=", "room="};
 
-static bool read_whole(uint64_t *out, const char *text, size_t n)
+static bool sparse_read_whole(uint64_t *out, const char *text, size_t n)
 {
     char *end;
 
@@ -30,7 +30,7 @@ static bool read_whole(uint64_t *out, const char *text, size_t n)
 }
 
 /* Reads the n characters behind the key. Returns NULL, or what they must be. */
-static const char *read_value(struct reading *r, int key, const char *text, size_t n)
+static const char *sparse_read_value(struct reading *r, int key, const char *text, size_t n)
 {
     struct sparse *const s = r->out;
     uint64_t steps;
@@ -49,7 +49,7 @@ static const char *read_value(struct reading *r, int key, const char *text, size
                    ? NULL
                    : "it must be a factor from 1 to 10000";
     }
-    if (!read_whole(&steps, text, n) || (key == EVERY ? steps > UINT32_MAX : steps == 0))
+    if (!sparse_read_whole(&steps, text, n) || (key == EVERY ? steps > UINT32_MAX : steps == 0))
         return "it must be a number of steps";
     if (key == EVERY)
         s->every = (uint32_t)steps;
@@ -58,7 +58,7 @@ static const char *read_value(struct reading *r, int key, const char *text, size
     return NULL;
 }
 
-static int read_word(void *context, const char *word, size_t n, struct error *err)
+static int sparse_read_word(void *context, const char *word, size_t n, struct error *err)
 {
     const char *why = "it takes keep=X, and every=N, until=N, moved=X and room=X, each once, as in keep=0.3,every=100";
     struct reading *r = context;
@@ -68,7 +68,7 @@ static int read_word(void *context, const char *word, size_t n, struct error *er
         if (n <= length || strncmp(word, keys[key], length) != 0 || r->seen >> key & 1)
             continue;
         r->seen |= 1u << key;
-        why = read_value(r, key, word + length, n - length);
+        why = sparse_read_value(r, key, word + length, n - length);
         break;
     }
     return why ? error_set(err, -EDOM, "--sparse %.*s: %s", (int)size_smaller(n, 60), word, why) : 0;
@@ -82,7 +82,7 @@ int client_options_sparse(struct sparse *out, const char *text, uint64_t steps, 
     if (!text)
         return 0;
     *out = defaults;
-    const int rc = client_options_words("--sparse", text, read_word, &r, err);
+    const int rc = client_options_words("--sparse", text, sparse_read_word, &r, err);
     if (rc)
         return rc;
     if (!(r.seen >> KEEP & 1))

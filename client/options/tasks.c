@@ -91,7 +91,8 @@ static bool refusal_fits(const struct refusal *refusal, const char *name, enum e
            (!names[0] || strcmp(names[0], name) == 0 || (names[1] && strcmp(names[1], name) == 0));
 }
 
-static int refuse(const char *name, const char *value, enum eps_command command, unsigned tasks, struct error *err)
+static int tasks_refuse(const char *name, const char *value, enum eps_command command, unsigned tasks,
+                        struct error *err)
 {
     size_t i = 0;
 
@@ -118,7 +119,7 @@ int client_options_check_tasks(const void *options, enum eps_command command, un
             continue;
         client_option_print(value, options, &row);
         if (row.kind != EPS_OPTION_NUMBER || strcmp(value, "0") != 0)
-            return refuse(row.name, value, command, tasks, err);
+            return tasks_refuse(row.name, value, command, tasks, err);
     }
     return 0;
 }

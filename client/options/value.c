@@ -44,12 +44,12 @@ static bool is_text(const struct eps_option *row)
     return row->kind == EPS_OPTION_TEXT || row->kind == EPS_OPTION_OPTIONAL_TEXT || row->kind == EPS_OPTION_PATTERNS;
 }
 
-static bool is_real(const struct eps_option *row)
+static bool value_is_real(const struct eps_option *row)
 {
     return row->kind == EPS_OPTION_REAL || row->kind == EPS_OPTION_PAIR;
 }
 
-static size_t value_bytes(const struct eps_option *row)
+static size_t options_value_bytes(const struct eps_option *row)
 {
     static const size_t bytes[] = {
         [EPS_OPTION_HEADING] = 0,
@@ -76,9 +76,9 @@ static uint64_t whole(const void *options, const struct eps_option *row)
 {
     const void *at = value_at(options, row);
 
-    return row->kind == EPS_OPTION_FLAG           ? *(const bool *)at
-           : value_bytes(row) == sizeof(uint32_t) ? *(const uint32_t *)at
-                                                  : *(const uint64_t *)at;
+    return row->kind == EPS_OPTION_FLAG                   ? *(const bool *)at
+           : options_value_bytes(row) == sizeof(uint32_t) ? *(const uint32_t *)at
+                                                          : *(const uint64_t *)at;
 }
 
 /* That value if the option is unset. */
@@ -91,8 +91,8 @@ static void set_whole(struct eps_train_options *options, const struct eps_option
 {
     const uint32_t narrow = (uint32_t)value;
 
-    memcpy((char *)options + row->offset, value_bytes(row) == sizeof narrow ? (const void *)&narrow : &value,
-           value_bytes(row));
+    memcpy((char *)options + row->offset, options_value_bytes(row) == sizeof narrow ? (const void *)&narrow : &value,
+           options_value_bytes(row));
 }
 
 /* ---- set, compared, copied --------------------------------------------------------------------------------------- */
@@ -101,9 +101,9 @@ void client_option_clear(struct eps_train_options *options, const struct eps_opt
 {
     char *at = (char *)options + row->offset;
 
-    memset(at, 0, value_bytes(row));
-    if (is_real(row)) {
-        for (size_t i = 0; i < value_bytes(row) / sizeof(double); i++)
+    memset(at, 0, options_value_bytes(row));
+    if (value_is_real(row)) {
+        for (size_t i = 0; i < options_value_bytes(row) / sizeof(double); i++)
             ((double *)(void *)at)[i] = NAN;
     } else if (unset_whole(row) != 0) {
         set_whole(options, row, unset_whole(row));
@@ -114,7 +114,7 @@ bool client_option_is_set(const void *options, const struct eps_option *row)
 {
     if (is_text(row) || row->kind == EPS_OPTION_TEXTS)
         return text_at(options, row);
-    if (is_real(row))
+    if (value_is_real(row))
         return !isnan(*(const double *)value_at(options, row));
     return row->kind != EPS_OPTION_HEADING && whole(options, row) != unset_whole(row);
 }
@@ -122,7 +122,7 @@ bool client_option_is_set(const void *options, const struct eps_option *row)
 void client_option_copy(struct eps_train_options *to, const struct eps_train_options *from,
                         const struct eps_option *row)
 {
-    memcpy((char *)to + row->offset, value_at(from, row), value_bytes(row));
+    memcpy((char *)to + row->offset, value_at(from, row), options_value_bytes(row));
 }
 
 bool client_option_same(const struct eps_train_options *a, const struct eps_train_options *b,
@@ -132,10 +132,10 @@ bool client_option_same(const struct eps_train_options *a, const struct eps_trai
         return client_option_is_set(a, row) == client_option_is_set(b, row);
     if (is_text(row))
         return strcmp(text_at(a, row), text_at(b, row)) == 0;
-    if (!is_real(row))
-        return memcmp(value_at(a, row), value_at(b, row), value_bytes(row)) == 0;
+    if (!value_is_real(row))
+        return memcmp(value_at(a, row), value_at(b, row), options_value_bytes(row)) == 0;
     const double *x = value_at(a, row), *y = value_at(b, row);
-    for (size_t i = 0; i < value_bytes(row) / sizeof *x; i++) {
+    for (size_t i = 0; i < options_value_bytes(row) / sizeof *x; i++) {
         if (!(fabs(x[i] - y[i]) <= 1e-14 * fabs(y[i])))
             return false;
     }
@@ -145,7 +145,7 @@ bool client_option_same(const struct eps_train_options *a, const struct eps_trai
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* Formats the i-th word of a choice, from 1; false if it has fewer. */
-static bool word_of(char out[CLIENT_OPTION_KEY], const struct eps_option *row, uint64_t i)
+static bool value_word_of(char out[CLIENT_OPTION_KEY], const struct eps_option *row, uint64_t i)
 {
     const char *at = row->value;
 
@@ -160,7 +160,7 @@ static bool word_of(char out[CLIENT_OPTION_KEY], const struct eps_option *row, u
 }
 
 /* Shortest form that reads back as the same double. */
-static void print_real(char out[32], double value)
+static void value_print_real(char out[32], double value)
 {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(out, 32, "%.*g", digits, value);
@@ -180,15 +180,15 @@ const char *client_option_print(char out[CLIENT_OPTION_TEXT], const void *option
                  !set           ? "default without it"
                  : is_text(row) ? text_at(options, row)
                                 : "");
-    } else if (is_real(row) && !set) {
+    } else if (value_is_real(row) && !set) {
         snprintf(out, CLIENT_OPTION_TEXT, "none");
-    } else if (is_real(row)) {
-        print_real(first, real[0]);
+    } else if (value_is_real(row)) {
+        value_print_real(first, real[0]);
         if (row->kind == EPS_OPTION_PAIR)
-            print_real(second, real[1]);
+            value_print_real(second, real[1]);
         snprintf(out, CLIENT_OPTION_TEXT, "%s%s%s", first, *second ? "," : "", second);
     } else if (row->kind == EPS_OPTION_CHOICE) {
-        snprintf(out, CLIENT_OPTION_TEXT, "%s", word_of(first, row, whole(options, row)) ? first : "");
+        snprintf(out, CLIENT_OPTION_TEXT, "%s", value_word_of(first, row, whole(options, row)) ? first : "");
     } else {
         snprintf(out, CLIENT_OPTION_TEXT, "%" PRIu64, whole(options, row));
     }
@@ -202,16 +202,16 @@ json_t *client_option_to_json(const struct eps_train_options *options, const str
     const double *real = value_at(options, row);
     char word[CLIENT_OPTION_KEY];
 
-    if ((is_text(row) || is_real(row)) && !client_option_is_set(options, row))
+    if ((is_text(row) || value_is_real(row)) && !client_option_is_set(options, row))
         return json_null();
     if (is_text(row))
         return json_string(text_at(options, row));
-    if (is_real(row))
+    if (value_is_real(row))
         return row->kind == EPS_OPTION_PAIR ? json_pack("[f, f]", real[0], real[1]) : json_real(*real);
     if (row->kind == EPS_OPTION_FLAG)
         return json_boolean(whole(options, row) != 0);
     if (row->kind == EPS_OPTION_CHOICE)
-        return word_of(word, row, whole(options, row)) ? json_string(word) : NULL;
+        return value_word_of(word, row, whole(options, row)) ? json_string(word) : NULL;
     return json_integer((json_int_t)whole(options, row));
 }
 
@@ -219,7 +219,7 @@ static bool read_choice(struct eps_train_options *options, const struct eps_opti
 {
     char word[CLIENT_OPTION_KEY];
 
-    for (uint64_t i = 1; text && word_of(word, row, i); i++) {
+    for (uint64_t i = 1; text && value_word_of(word, row, i); i++) {
         if (strcmp(word, text) == 0) {
             set_whole(options, row, i);
             return true;
@@ -228,7 +228,7 @@ static bool read_choice(struct eps_train_options *options, const struct eps_opti
     return false;
 }
 
-static bool read_real(double *out, const json_t *json)
+static bool value_read_real(double *out, const json_t *json)
 {
     *out = json_number_value(json);
     return json_is_number(json);
@@ -251,17 +251,17 @@ bool client_option_from_json(struct eps_train_options *options, const struct eps
         return json_is_string(json);
     }
     if (row->kind == EPS_OPTION_REAL)
-        return read_real(real, json);
+        return value_read_real(real, json);
     if (row->kind == EPS_OPTION_PAIR)
-        return json_array_size(json) == 2 && read_real(&real[0], json_array_get(json, 0)) &&
-               read_real(&real[1], json_array_get(json, 1));
+        return json_array_size(json) == 2 && value_read_real(&real[0], json_array_get(json, 0)) &&
+               value_read_real(&real[1], json_array_get(json, 1));
     if (row->kind == EPS_OPTION_CHOICE)
         return read_choice(options, row, json_string_value(json));
     if (row->kind == EPS_OPTION_FLAG) {
         *(bool *)at = json_is_true(json);
         return json_is_boolean(json);
     }
-    if (!json_is_integer(json) || n < 0 || (value_bytes(row) == sizeof(uint32_t) && n > UINT32_MAX))
+    if (!json_is_integer(json) || n < 0 || (options_value_bytes(row) == sizeof(uint32_t) && n > UINT32_MAX))
         return false;
     set_whole(options, row, (uint64_t)n);
     return true;

@@ -29,7 +29,7 @@ static int by_length(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i, uint64_t n)
+static uint32_t batches_permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i, uint64_t n)
 {
     return (uint32_t)random_permute(random_site_key(seed, epoch, what, RANDOM_ORDER), i, n);
 }
@@ -59,7 +59,7 @@ size_t client_subset_n_held_out(size_t n)
 void client_subset_draw(bool *held, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < client_subset_n_held_out(n); i++)
-        held[permute(seed, 0, DRAW_HELD_OUT, i, n)] = true;
+        held[batches_permute(seed, 0, DRAW_HELD_OUT, i, n)] = true;
 }
 
 int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const uint32_t *lengths, size_t n,
@@ -94,7 +94,7 @@ int client_subset_divide_data(struct client_subset parts[2], const uint32_t *con
 }
 
 /* Length and row in one number. */
-static int by_number(const void *a, const void *b)
+static int batches_by_number(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
@@ -108,7 +108,7 @@ int client_subset_by_length(struct client_subset *subset, struct error *err)
         return error_memory(err);
     for (uint32_t i = 0; i < subset->n; i++)
         keys[i] = (uint64_t)subset->lengths[subset->list[i]] << 32 | subset->list[i];
-    qsort(keys, subset->n, sizeof *keys, by_number);
+    qsort(keys, subset->n, sizeof *keys, batches_by_number);
     for (uint32_t i = 0; i < subset->n; i++)
         subset->list[i] = (uint32_t)keys[i];
     free(keys);
@@ -188,7 +188,7 @@ void client_batches_free(struct client_batches *batches)
     *batches = (struct client_batches){0};
 }
 
-static uint32_t length_of(const struct client_batches *b, uint32_t row)
+static uint32_t batches_length_of(const struct client_batches *b, uint32_t row)
 {
     return b->subset->lengths[row] < b->seq ? b->subset->lengths[row] : b->seq;
 }
@@ -202,7 +202,7 @@ static uint32_t row_of_share(const struct client_batches *b, size_t share, uint6
     uint64_t place = at % s->n;
 
     if (client_share_rows(s) != s->n && b->order != EPS_SEQUENTIAL)
-        place = permute(b->seed, pass, DRAW_SHARES + (unsigned)share, place, s->n);
+        place = batches_permute(b->seed, pass, DRAW_SHARES + (unsigned)share, place, s->n);
     return b->subset->list[s->first + place];
 }
 
@@ -224,8 +224,8 @@ static void draw_rows(struct client_batches *b, uint64_t epoch)
 
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t row =
-            row_of_epoch(b, epoch, b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n));
-        b->places[i] = (struct client_place){row, length_of(b, row), i};
+            row_of_epoch(b, epoch, b->order == EPS_SEQUENTIAL ? i : batches_permute(b->seed, epoch, DRAW_ROWS, i, n));
+        b->places[i] = (struct client_place){row, batches_length_of(b, row), i};
     }
     for (uint32_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += b->part)
         qsort(b->places + at, n - at < b->part ? n - at : b->part, sizeof *b->places, by_length);
@@ -241,10 +241,10 @@ static uint64_t tokens_before(const struct client_batches *b, uint64_t epoch)
         const uint64_t rows = epoch * client_share_rows(s);
         uint64_t pass = 0;
         for (uint32_t i = 0; i < s->n; i++)
-            pass += length_of(b, b->subset->list[s->first + i]);
+            pass += batches_length_of(b, b->subset->list[s->first + i]);
         n += s->n > 0 ? rows / s->n * pass : 0;
         for (uint64_t at = s->n > 0 ? rows - rows % s->n : 0; at < rows; at++)
-            n += length_of(b, row_of_share(b, share, at));
+            n += batches_length_of(b, row_of_share(b, share, at));
     }
     return n;
 }
@@ -260,7 +260,7 @@ static const struct client_epoch *find_epoch(struct client_batches *b, uint64_t 
     e->before = tokens_before(b, number);
     draw_rows(b, number);
     for (uint64_t i = 0; i < b->n; i++) {
-        const uint64_t k = b->order == EPS_SEQUENTIAL ? i : permute(b->seed, number, DRAW_BATCHES, i, b->n);
+        const uint64_t k = b->order == EPS_SEQUENTIAL ? i : batches_permute(b->seed, number, DRAW_BATCHES, i, b->n);
         e->first[i] = at;
         e->tokens[i + 1] = e->tokens[i];
         for (uint64_t p = k * b->batch; p < (k + 1) * b->batch && p < b->n_rows; p++) {
@@ -311,7 +311,7 @@ static uint64_t flowing_tokens(struct client_batches *b, uint64_t n_rows)
     uint64_t n = e->before;
 
     for (uint64_t i = 0; i < n_rows % b->n_rows; i++)
-        n += length_of(b, e->rows[i]);
+        n += batches_length_of(b, e->rows[i]);
     return n;
 }
 
@@ -335,7 +335,7 @@ static uint64_t computed(const struct client_batches *b, const uint32_t *rows, u
             end = first + microbatch < part + b->part ? first + microbatch : part + b->part;
             end = end < n ? end : n;
             for (uint32_t i = first; i < end; i++)
-                longest = longest < length_of(b, rows[i]) ? length_of(b, rows[i]) : longest;
+                longest = longest < batches_length_of(b, rows[i]) ? batches_length_of(b, rows[i]) : longest;
             tokens += (uint64_t)(end - first) * client_batches_length(longest, b->seq);
         }
     return tokens;

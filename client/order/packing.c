@@ -8,7 +8,7 @@
 
 enum { DRAW_DOCUMENTS, DRAW_ROWS };
 
-static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i, uint64_t n)
+static uint32_t packing_permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i, uint64_t n)
 {
     return (uint32_t)random_permute(random_site_key(seed, epoch, what, RANDOM_ORDER), i, n);
 }
@@ -32,7 +32,7 @@ static int make_rooms(struct rooms *out, uint32_t n_rows, uint32_t seq)
 }
 
 /* The first row with that much room. */
-static uint32_t find_room(const struct rooms *rooms, uint32_t length)
+static uint32_t packing_find_room(const struct rooms *rooms, uint32_t length)
 {
     size_t i = 1;
 
@@ -54,15 +54,16 @@ static void take_room(struct rooms *rooms, uint32_t row, uint32_t length)
 /* The i-th document to be placed. */
 static uint32_t document_at(const struct client_packing *p, uint32_t i, uint32_t n)
 {
-    return p->order == EPS_SEQUENTIAL ? i : permute(p->seed, 0, DRAW_DOCUMENTS, i, n);
+    return p->order == EPS_SEQUENTIAL ? i : packing_permute(p->seed, 0, DRAW_DOCUMENTS, i, n);
 }
 
 /* Places each document: rows (n). In sequential order rows before the last one are full. */
-static void place(struct client_packing *p, uint32_t *rows, struct rooms *rooms, const uint32_t *lengths, uint32_t n)
+static void packing_place(struct client_packing *p, uint32_t *rows, struct rooms *rooms, const uint32_t *lengths,
+                          uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t document = document_at(p, i, n), length = lengths[document];
-        uint32_t row = find_room(rooms, length);
+        uint32_t row = packing_find_room(rooms, length);
         assert(length > 0);
         if (p->order == EPS_SEQUENTIAL && row + 1 < p->n_rows)
             row = rooms->most[rooms->n + p->n_rows - 1] < length ? p->n_rows : p->n_rows - 1;
@@ -75,7 +76,7 @@ static void place(struct client_packing *p, uint32_t *rows, struct rooms *rooms,
 }
 
 /* Lists the rows' documents: first has how many each row has, one place behind. next (n_rows): room. */
-static void list(struct client_packing *p, uint32_t *next, const uint32_t *rows, uint32_t n)
+static void packing_list(struct client_packing *p, uint32_t *next, const uint32_t *rows, uint32_t n)
 {
     for (uint32_t row = 0; row < p->n_rows; row++) {
         p->first[row + 1] += p->first[row];
@@ -101,8 +102,8 @@ int client_packing_init(struct client_packing *out, const uint32_t *lengths, uin
                                    .tokens = calloc(n, sizeof *out->tokens)};
     const bool whole = rows && next && out->documents && out->first && out->tokens && !make_rooms(&rooms, n, seq);
     if (whole) {
-        place(out, rows, &rooms, lengths, n);
-        list(out, next, rows, n);
+        packing_place(out, rows, &rooms, lengths, n);
+        packing_list(out, next, rows, n);
     }
     free(rooms.most);
     free(rows);
@@ -122,7 +123,7 @@ uint32_t client_packing_row(const struct client_packing *p, uint64_t k)
 {
     const uint64_t i = k % p->n_rows;
 
-    return p->order == EPS_SEQUENTIAL ? (uint32_t)i : permute(p->seed, k / p->n_rows, DRAW_ROWS, i, p->n_rows);
+    return p->order == EPS_SEQUENTIAL ? (uint32_t)i : packing_permute(p->seed, k / p->n_rows, DRAW_ROWS, i, p->n_rows);
 }
 
 void client_packing_get(const uint32_t **documents, uint32_t *n, const struct client_packing *p, uint32_t row)

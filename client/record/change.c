@@ -25,7 +25,7 @@ bool client_change_names(const char *list, const char *name)
     return false;
 }
 
-static json_int_t step_of(const json_t *change)
+static json_int_t change_step_of(const json_t *change)
 {
     return json_integer_value(json_object_get(change, "step"));
 }
@@ -35,7 +35,7 @@ static bool is_batch(const json_t *change)
     return strcmp(json_string_value(json_object_get(change, "option")), "batch") == 0;
 }
 
-static uint32_t batch_of(const json_t *change, const char *key)
+static uint32_t change_batch_of(const json_t *change, const char *key)
 {
     const json_int_t n = json_integer_value(json_object_get(change, key));
 
@@ -55,16 +55,17 @@ bool client_change_check(const json_t *changes, uint32_t batch)
     json_array_foreach(changes, i, change)
     {
         const json_t *from = json_object_get(change, "from"), *to = json_object_get(change, "to");
-        if (!json_is_integer(json_object_get(change, "step")) || step_of(change) < step ||
-            step_of(change) > (json_int_t)1 << 40 || !json_is_string(json_object_get(change, "option")) || !from || !to)
+        if (!json_is_integer(json_object_get(change, "step")) || change_step_of(change) < step ||
+            change_step_of(change) > (json_int_t)1 << 40 || !json_is_string(json_object_get(change, "option")) ||
+            !from || !to)
             return false;
-        step = step_of(change);
+        step = change_step_of(change);
         if (!is_batch(change))
             continue;
-        const uint32_t before = batch_of(change, "from");
+        const uint32_t before = change_batch_of(change, "from");
         if (!before || (last && before != last))
             return false;
-        last = batch_of(change, "to");
+        last = change_batch_of(change, "to");
     }
     return !last || last == batch;
 }
@@ -77,12 +78,12 @@ uint64_t client_change_rows(const json_t *changes, uint32_t batch, uint64_t step
 
     json_array_foreach(changes, i, change)
     {
-        const uint64_t end = (uint64_t)step_of(change);
+        const uint64_t end = (uint64_t)change_step_of(change);
         if (!is_batch(change))
             continue;
         if (step < end)
-            return rows + (step - at) * batch_of(change, "from");
-        rows += (end - at) * batch_of(change, "from");
+            return rows + (step - at) * change_batch_of(change, "from");
+        rows += (end - at) * change_batch_of(change, "from");
         at = end;
     }
     return rows + (step - at) * batch;
@@ -94,7 +95,7 @@ uint64_t client_change_batch_step(const json_t *changes)
     uint64_t step = 0;
     size_t i;
 
-    json_array_foreach(changes, i, change) if (is_batch(change)) step = (uint64_t)step_of(change);
+    json_array_foreach(changes, i, change) if (is_batch(change)) step = (uint64_t)change_step_of(change);
     return step;
 }
 
@@ -120,14 +121,14 @@ bool client_change_say(struct error *sentence, uint64_t *step, const json_t *cha
 
     json_array_foreach(changes, i, change)
     {
-        if (any && step_of(change) != last)
+        if (any && change_step_of(change) != last)
             break;
-        if (step_of(change) != last && nth-- == 0) {
-            error_set(sentence, 0, "after step %" JSON_INTEGER_FORMAT ":", step_of(change));
-            *step = (uint64_t)step_of(change);
+        if (change_step_of(change) != last && nth-- == 0) {
+            error_set(sentence, 0, "after step %" JSON_INTEGER_FORMAT ":", change_step_of(change));
+            *step = (uint64_t)change_step_of(change);
             any = true;
         }
-        last = step_of(change);
+        last = change_step_of(change);
         if (!any)
             continue;
         say_value(from, json_object_get(change, "from"));

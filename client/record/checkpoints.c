@@ -21,7 +21,7 @@
 
 enum { NAME_BYTES = 48 };
 
-static void name_of(char out[NAME_BYTES], uint64_t step)
+static void checkpoints_name_of(char out[NAME_BYTES], uint64_t step)
 {
     snprintf(out, NAME_BYTES, "step-%" PRIu64, step);
 }
@@ -33,7 +33,7 @@ bool client_checkpoints_parse(uint64_t *step, const char *name)
     if (strncmp(name, "step-", 5) != 0)
         return false;
     *step = strtoull(name + 5, NULL, 10);
-    name_of(again, *step);
+    checkpoints_name_of(again, *step);
     return strcmp(again, name) == 0;
 }
 
@@ -57,7 +57,7 @@ static bool holds_training(int directory_fd, const char *name)
     return faccessat(directory_fd, path, F_OK, 0) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-static int grow(struct client_checkpoints *c)
+static int checkpoints_grow(struct client_checkpoints *c)
 {
     const size_t cap = c->cap ? 2 * c->cap : 16;
     uint64_t *steps = realloc(c->steps, cap * sizeof *steps);
@@ -81,7 +81,7 @@ int client_checkpoints_add(struct client_checkpoints *c, uint64_t step, bool int
         c->interim[at] = c->interim[at] && interim;
         return 0;
     }
-    if (c->n == c->cap && grow(c))
+    if (c->n == c->cap && checkpoints_grow(c))
         return -ENOMEM;
     memmove(c->steps + at + 1, c->steps + at, (c->n - at) * sizeof *c->steps);
     memmove(c->interim + at + 1, c->interim + at, (c->n - at) * sizeof *c->interim);
@@ -111,7 +111,7 @@ static DIR *open_ours(int directory_fd, const char *name)
 }
 
 /* It has files of a checkpoint, and lacks training.json, which is written last. */
-static bool is_torn(int directory_fd, const char *name)
+static bool checkpoints_is_torn(int directory_fd, const char *name)
 {
     DIR *entries = open_ours(directory_fd, name);
     unsigned n = 0;
@@ -135,7 +135,8 @@ static int list_checkpoints(struct client_checkpoints *out, int directory_fd, bo
         return error_set(err, -errno, "it could not be listed: %s", strerror(errno));
     while (!rc && (entry = readdir(entries))) {
         if (client_checkpoints_parse(&step, entry->d_name) &&
-            (holds_training(directory_fd, entry->d_name) || (torn_too && is_torn(directory_fd, entry->d_name))))
+            (holds_training(directory_fd, entry->d_name) ||
+             (torn_too && checkpoints_is_torn(directory_fd, entry->d_name))))
             rc = client_checkpoints_add(out, step, false);
     }
     closedir(entries);
@@ -178,7 +179,7 @@ void client_checkpoints_remove(int directory_fd, uint64_t step)
 {
     char name[NAME_BYTES], partial[NAME_BYTES + 16];
 
-    name_of(name, step);
+    checkpoints_name_of(name, step);
     snprintf(partial, sizeof partial, "%s.partial", name);
     DIR *entries = open_ours(directory_fd, name);
     if (!entries)
@@ -204,7 +205,7 @@ uint64_t client_checkpoints_latest(int directory_fd)
     return client_checkpoints_link(&step, directory_fd, "latest") ? step : UINT64_MAX;
 }
 
-static uint64_t take(struct client_checkpoints *c, size_t at)
+static uint64_t checkpoints_take(struct client_checkpoints *c, size_t at)
 {
     const uint64_t step = c->steps[at];
 
@@ -228,7 +229,7 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
 
     for (size_t at = 0; at + 1 < c->n && n < cap;) {
         if (c->interim[at] && c->steps[at] != latest && !is_spared(c, at) && !(has_best && c->steps[at] == best))
-            out[n++] = take(c, at);
+            out[n++] = checkpoints_take(c, at);
         else
             at++;
     }
@@ -241,7 +242,7 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
         if (stays || c->steps[at] == latest)
             at++;
         else
-            out[n++] = take(c, at);
+            out[n++] = checkpoints_take(c, at);
     }
     return n;
 }
@@ -304,7 +305,7 @@ struct reading {
     uint64_t most;
 };
 
-static void on_line(void *user, const struct eps_step *step)
+static void checkpoints_on_line(void *user, const struct eps_step *step)
 {
     const struct reading *reading = user;
     struct client_past *past = reading->past;
@@ -333,7 +334,7 @@ void client_past_read(struct client_past *out, const char *directory, uint64_t s
     struct reading reading = {out, step};
 
     client_past_init(out);
-    (void)eps_metrics_read(directory, on_line, &reading, NULL, NULL);
+    (void)eps_metrics_read(directory, checkpoints_on_line, &reading, NULL, NULL);
 }
 
 bool client_past_lacks_evaluation(const struct client_past *past, const struct eps_train_options *options,
@@ -346,7 +347,7 @@ bool client_past_lacks_evaluation(const struct client_past *past, const struct e
 
 /* ---- Background cleanup ---- */
 
-static void *work(void *data)
+static void *checkpoints_work(void *data)
 {
     struct client_tidy *t = data;
 
@@ -366,9 +367,9 @@ void client_tidy_begin(struct client_tidy *t, struct client_checkpoints *checkpo
     t->directory_fd = checkpoints->directory_fd;
     t->metrics_fd = metrics_fd;
     t->n_steps = client_checkpoints_take_old(t->steps, CLIENT_TIDY_MOST, checkpoints, keep);
-    t->begun = thread_begin(&t->thread, work, t) == 0;
+    t->begun = thread_begin(&t->thread, checkpoints_work, t) == 0;
     if (!t->begun)
-        work(t);
+        checkpoints_work(t);
 }
 
 void client_tidy_end(struct client_tidy *t)

@@ -69,7 +69,7 @@ static bool is_memory(int fd)
 }
 
 /* The file system promises the bytes if it can; quotas are known then. One in memory would take its pages at once. */
-static int reserve(int directory_fd, const char *name, uint64_t bytes)
+static int disk_reserve(int directory_fd, const char *name, uint64_t bytes)
 {
     struct rlimit limit;
     const int fd = output_open(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL);
@@ -96,9 +96,9 @@ int client_disk_try(const struct client_disk *disk, const char *directory, int d
     if (client_disk_free(fd) < bytes)
         rc = -ENOSPC;
     if (!rc)
-        rc = reserve(fd, CHECKPOINT_WEIGHTS, disk->weights);
+        rc = disk_reserve(fd, CHECKPOINT_WEIGHTS, disk->weights);
     if (!rc)
-        rc = reserve(fd, CHECKPOINT_MOMENTS, disk->moments);
+        rc = disk_reserve(fd, CHECKPOINT_MOMENTS, disk->moments);
     close(fd);
     output_remove_partial(directory_fd, step);
     if (!rc)

@@ -38,7 +38,7 @@ int client_metrics_open(struct client_metrics *out, int directory_fd, struct err
     return error_set(err, fd, "%s: %s", file_name, strerror(-fd));
 }
 
-static int set(json_t *line, const char *key, json_t *value)
+static int metrics_set(json_t *line, const char *key, json_t *value)
 {
     return json_object_set_new(line, key, value ? value : json_null());
 }
@@ -70,12 +70,12 @@ static json_t *memory_json(const struct eps_step *step)
 
 static int set_evaluation(json_t *line, double loss, const struct eps_score *scores, size_t n_scores)
 {
-    int rc = set(line, "eval_loss", json_real(loss));
+    int rc = metrics_set(line, "eval_loss", json_real(loss));
 
     for (size_t i = 0; i < n_scores; i++) {
         char key[32];
         snprintf(key, sizeof key, "eval_%s", scores[i].name);
-        rc |= set(line, key, json_real(scores[i].value));
+        rc |= metrics_set(line, key, json_real(scores[i].value));
     }
     return rc;
 }
@@ -86,31 +86,31 @@ static json_t *line_of(const struct eps_step *step)
     json_t *line = json_object();
     int rc = 0;
 
-    rc |= set(line, "step", json_integer((json_int_t)step->step));
-    rc |= set(line, "time", json_real(step->time));
-    rc |= set(line, "loss", json_real(step->loss));
-    rc |= set(line, "lr", json_real(step->lr));
-    rc |= set(line, "tokens", json_integer((json_int_t)step->tokens));
+    rc |= metrics_set(line, "step", json_integer((json_int_t)step->step));
+    rc |= metrics_set(line, "time", json_real(step->time));
+    rc |= metrics_set(line, "loss", json_real(step->loss));
+    rc |= metrics_set(line, "lr", json_real(step->lr));
+    rc |= metrics_set(line, "tokens", json_integer((json_int_t)step->tokens));
     if (step->pixels > 0)
-        rc |= set(line, "pixels", json_integer(step->pixels));
-    rc |= set(line, "tokens_per_s", json_real(step->tokens_per_s));
-    rc |= set(line, "step_ms", json_real(step->step_ms));
-    rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
-    rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
+        rc |= metrics_set(line, "pixels", json_integer(step->pixels));
+    rc |= metrics_set(line, "tokens_per_s", json_real(step->tokens_per_s));
+    rc |= metrics_set(line, "step_ms", json_real(step->step_ms));
+    rc |= metrics_set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
+    rc |= metrics_set(line, "host_bytes", bytes_json(step->host_bytes));
     if (!isnan(step->eval_loss))
         rc |= set_evaluation(line, step->eval_loss, step->scores, step->n_scores);
     for (size_t i = 0; i < step->n_rewards; i++)
-        rc |= set(line, step->rewards[i].name, json_real(step->rewards[i].value));
+        rc |= metrics_set(line, step->rewards[i].name, json_real(step->rewards[i].value));
     if (isfinite(step->eval_before))
-        rc |= set(line, "eval_loss_before", json_real(step->eval_before));
+        rc |= metrics_set(line, "eval_loss_before", json_real(step->eval_before));
     if (isfinite(step->grad_norm))
-        rc |= set(line, "grad_norm", json_real(step->grad_norm));
+        rc |= metrics_set(line, "grad_norm", json_real(step->grad_norm));
     if (step->skipped)
-        rc |= set(line, "skipped", json_true());
+        rc |= metrics_set(line, "skipped", json_true());
     if (step->loss_scale > 0)
-        rc |= set(line, "loss_scale", json_real(step->loss_scale));
+        rc |= metrics_set(line, "loss_scale", json_real(step->loss_scale));
     if (step->changed)
-        rc |= set(line, "changed", json_string(step->changed));
+        rc |= metrics_set(line, "changed", json_string(step->changed));
     if (step->n_memory > 0)
         rc |= json_object_set_new(line, "memory", memory_json(step)); /* never null */
     if (rc) {
@@ -188,7 +188,7 @@ int client_metrics_flush(struct client_metrics *m, struct error *err)
     return 0;
 }
 
-static int write_line(struct client_metrics *m, json_t *line, bool replaces, struct error *err)
+static int metrics_write_line(struct client_metrics *m, json_t *line, bool replaces, struct error *err)
 {
     const int rc = append_line(m, line, replaces);
 
@@ -197,12 +197,12 @@ static int write_line(struct client_metrics *m, json_t *line, bool replaces, str
 
 int client_metrics_write(struct client_metrics *m, const struct eps_step *step, struct error *err)
 {
-    return write_line(m, line_of(step), false, err);
+    return metrics_write_line(m, line_of(step), false, err);
 }
 
 int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
 {
-    return write_line(m, line_of(step), true, err);
+    return metrics_write_line(m, line_of(step), true, err);
 }
 
 /* The last line in the file; owned. NULL: it cannot be read. */
@@ -238,11 +238,11 @@ int client_metrics_add_evaluation(struct client_metrics *m, double loss, const s
         json_decref(line);
         return error_set(err, rc, "%s: its last line could not be read again", file_name);
     }
-    return write_line(m, line, true, err);
+    return metrics_write_line(m, line, true, err);
 }
 
 /* The step of a complete line; 0 if it has none. */
-static uint64_t step_of(const char *line, size_t n)
+static uint64_t metrics_step_of(const char *line, size_t n)
 {
     json_t *object = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
     const json_int_t step = json_integer_value(json_object_get(object, "step"));
@@ -254,7 +254,7 @@ static uint64_t step_of(const char *line, size_t n)
 /* Finds the end of the lines up to step `most`: of the last line before the first one that is beyond it. *last is the
  * last of these steps. Damaged lines between them stay, and so do lines whose step does not rise: readers pass over
  * both. */
-static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
+static int metrics_find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
 {
     int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
@@ -271,7 +271,7 @@ static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
     }
     *last = 0;
     while ((n = getline(&line, &cap, file)) > 0) {
-        const uint64_t step = step_of(line, (size_t)n);
+        const uint64_t step = metrics_step_of(line, (size_t)n);
         if (step > most)
             break;
         at += n;
@@ -319,7 +319,7 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
 
     if (rc)
         return rc;
-    rc = find_end(out, step, &last);
+    rc = metrics_find_end(out, step, &last);
     if (!rc && ftruncate(out->fd, out->good))
         rc = -errno;
     if (rc) {
@@ -364,7 +364,7 @@ static double real(const json_t *line, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static uint64_t whole(const json_t *line, const char *key)
+static uint64_t metrics_whole(const json_t *line, const char *key)
 {
     const json_int_t value = json_integer_value(json_object_get(line, key));
     return value > 0 ? (uint64_t)value : 0;
@@ -395,22 +395,22 @@ struct reading {
     uint64_t last, n_bad;
 };
 
-static void read_line(struct reading *r, const char *text, size_t n)
+static void metrics_read_line(struct reading *r, const char *text, size_t n)
 {
     struct eps_memory_row rows[2][MAX_ROWS];
     struct eps_memory sides[2];
     json_t *line = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL), *memory = json_object_get(line, "memory");
     struct eps_step step = {
-        .step = whole(line, "step"),
+        .step = metrics_whole(line, "step"),
         .time = real(line, "time"),
         .loss = real(line, "loss"),
         .lr = real(line, "lr"),
-        .tokens = whole(line, "tokens"),
+        .tokens = metrics_whole(line, "tokens"),
         .tokens_per_s = real(line, "tokens_per_s"),
-        .pixels = whole(line, "pixels") <= UINT32_MAX ? (uint32_t)whole(line, "pixels") : 0,
+        .pixels = metrics_whole(line, "pixels") <= UINT32_MAX ? (uint32_t)metrics_whole(line, "pixels") : 0,
         .step_ms = real(line, "step_ms"),
-        .device_peak_bytes = whole(line, "device_peak_bytes"),
-        .host_bytes = whole(line, "host_bytes"),
+        .device_peak_bytes = metrics_whole(line, "device_peak_bytes"),
+        .host_bytes = metrics_whole(line, "host_bytes"),
         .eval_loss = real(line, "eval_loss"),
         .eval_before = real(line, "eval_loss_before"),
         .grad_norm = real(line, "grad_norm"),
@@ -430,7 +430,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         sides[step.n_memory++] = side_of(json_object_get(memory, "host"), 0, rows[0]);
         if (json_is_object(json_object_get(memory, "device"))) {
             sides[step.n_memory] = side_of(json_object_get(memory, "device"), 1, rows[1]);
-            sides[step.n_memory++].budget = whole(memory, "device_budget");
+            sides[step.n_memory++].budget = metrics_whole(memory, "device_budget");
         }
     }
     r->on_step(r->user, &step);
@@ -451,7 +451,7 @@ static int read_lines(struct reading *r, FILE *file, struct error *err)
         if (too_long || goes_on)
             r->n_bad += too_long ? 0 : 1;
         else if (ends)
-            read_line(r, line, n);
+            metrics_read_line(r, line, n);
         else
             r->n_bad++;
         too_long = goes_on;
@@ -461,7 +461,7 @@ static int read_lines(struct reading *r, FILE *file, struct error *err)
     return rc ? error_set(err, rc, "metrics.jsonl: %s", strerror(-rc)) : 0;
 }
 
-static int open_metrics(FILE **out, const char *run, struct error *err)
+static int metrics_open_metrics(FILE **out, const char *run, struct error *err)
 {
     char path[PATH_MAX];
     struct stat st;
@@ -486,7 +486,7 @@ int eps_metrics_read(const char *run, void (*on_step)(void *user, const struct e
     struct reading reading = {.on_step = on_step, .user = user};
     struct error err = {""};
     FILE *file;
-    int rc = open_metrics(&file, run, &err);
+    int rc = metrics_open_metrics(&file, run, &err);
 
     if (!rc) {
         rc = read_lines(&reading, file, &err);

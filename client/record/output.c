@@ -19,7 +19,7 @@ void client_output_init(struct client_output *o, int directory_fd, int side_fd, 
 }
 
 /* After the daemon is done with them, whatever it thinks. */
-static void close_files(struct client_output *o)
+static void output_close_files(struct client_output *o)
 {
     if (o->files)
         client_files_remove(o->files, o->first_file, o->n_served);
@@ -30,7 +30,7 @@ static void close_files(struct client_output *o)
 
 static void close_partial(struct client_output *o)
 {
-    close_files(o);
+    output_close_files(o);
     if (o->partial_fd >= 0)
         close(o->partial_fd);
     o->partial_fd = -1;
@@ -76,7 +76,7 @@ static int make_files(struct client_output *o, struct error *err)
     return rc;
 }
 
-static int open_partial(struct client_output *o, const struct message *m, uint64_t n_opened, struct error *err)
+static int output_open_partial(struct client_output *o, const struct message *m, uint64_t n_opened, struct error *err)
 {
     const uint64_t step = m->output.step;
 
@@ -115,7 +115,7 @@ void client_output_hear(struct client_output *o, struct client_link *link, const
 
     switch (m->output.what) {
     case OUTPUT_OPEN:
-        rc = open_partial(o, m, n_opened, &err);
+        rc = output_open_partial(o, m, n_opened, &err);
         reply.output_done.first_file = o->first_file;
         reply.output_done.n_files = o->n_fds;
         break;

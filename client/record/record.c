@@ -142,7 +142,7 @@ void client_record_free(struct client_record *record)
     *record = (struct client_record){0};
 }
 
-static int refuse(const char *flag, const char *given, const char *stored, bool changeable, struct error *err)
+static int record_refuse(const char *flag, const char *given, const char *stored, bool changeable, struct error *err)
 {
     error_set(err, -EDOM, "%s%s%.100s differs from the run's %.100s: leave it out, ", flag, *given ? " " : "", given,
               stored);
@@ -184,7 +184,8 @@ static int merge_option(struct eps_train_options *out, const struct eps_train_op
     if (set && !client_option_same(given, stored, row)) {
         client_option_print(mine, given, row);
         client_option_print(its, stored, row);
-        return given->attach ? refuse_attached(row->name, mine, its, err) : refuse(row->name, mine, its, changes, err);
+        return given->attach ? refuse_attached(row->name, mine, its, err)
+                             : record_refuse(row->name, mine, its, changes, err);
     }
     client_option_copy(out, stored, row);
     return 0;
@@ -196,7 +197,7 @@ static int merge_model(const char *given, const char *stored, struct error *err)
     const bool same = !given || strcmp(given, stored) == 0 || (real && strcmp(real, stored) == 0);
 
     free(real);
-    return same ? 0 : refuse("--model", given, stored, false, err);
+    return same ? 0 : record_refuse("--model", given, stored, false, err);
 }
 
 /* Refuses a name in `change`, with the names that it may have: "batch, lr and clip-norm". */
@@ -308,7 +309,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
         out->n_data = stored->n_data;
     }
     if (given->eval_data && !stored->eval_data)
-        return refuse("--eval-data", given->eval_data, "held-out end of the data", false, err);
+        return record_refuse("--eval-data", given->eval_data, "held-out end of the data", false, err);
     if (!given->eval_data)
         out->eval_data = stored->eval_data;
     return 0;

@@ -57,7 +57,7 @@ int client_references_write(int directory_fd, const float *references, size_t n,
 }
 
 /* -EINVAL: the file ends before; else the disk's error, never that. */
-static int read_all(int fd, void *to, size_t bytes)
+static int references_read_all(int fd, void *to, size_t bytes)
 {
     char *at = to;
 
@@ -72,7 +72,7 @@ static int read_all(int fd, void *to, size_t bytes)
     return 0;
 }
 
-static int refuse(int rc, struct error *err)
+static int references_refuse(int rc, struct error *err)
 {
     if (rc != -EINVAL)
         return error_set(err, rc, "%s: %s", CLIENT_REFERENCES, strerror(-rc));
@@ -97,42 +97,42 @@ static int open_beside(int directory_fd, struct error *err)
     if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
         return fd;
     close(fd);
-    return refuse(-EINVAL, err);
+    return references_refuse(-EINVAL, err);
 }
 
-static int read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
+static int references_read_whole(float *references, size_t n, uint64_t texts, int fd, struct error *err)
 {
     char header[HEADER_BYTES + 1], want[HEADER_BYTES + 1], more;
-    int rc = read_all(fd, header, HEADER_BYTES);
+    int rc = references_read_all(fd, header, HEADER_BYTES);
 
     if (!rc)
-        rc = read_all(fd, references, n * sizeof *references);
+        rc = references_read_all(fd, references, n * sizeof *references);
     if (!rc)
         rc = read(fd, &more, 1) == 0 ? 0 : -EINVAL;
     if (rc)
-        return refuse(rc, err);
+        return references_refuse(rc, err);
     make_header(want, references, n, texts);
-    return memcmp(header, want, HEADER_BYTES) == 0 ? 0 : refuse(-EINVAL, err);
+    return memcmp(header, want, HEADER_BYTES) == 0 ? 0 : references_refuse(-EINVAL, err);
 }
 
 int client_references_read(float *references, size_t n, uint64_t texts, int directory_fd, struct error *err)
 {
     const int fd = open_beside(directory_fd, err);
-    const int rc = fd < 0 ? fd : read_whole(references, n, texts, fd, err);
+    const int rc = fd < 0 ? fd : references_read_whole(references, n, texts, fd, err);
 
     if (fd >= 0)
         close(fd);
     return rc;
 }
 
-/* How many numbers the file has by its header, if it is as long as that says. Errors as read_all. */
-static int count(size_t *n, int fd)
+/* How many numbers the file has by its header, if it is as long as that says. Errors as references_read_all. */
+static int references_count(size_t *n, int fd)
 {
     static const char shape[] = "'shape': (";
     char header[HEADER_BYTES];
     struct stat info;
     const char *at;
-    int rc = read_all(fd, header, HEADER_BYTES);
+    int rc = references_read_all(fd, header, HEADER_BYTES);
 
     if (rc)
         return rc;
@@ -151,14 +151,14 @@ int client_references_check(uint64_t texts, int directory_fd, struct error *err)
     const int fd = open_beside(directory_fd, err);
     float *references = NULL;
     size_t n = 0;
-    int rc = fd < 0 ? fd : count(&n, fd);
+    int rc = fd < 0 ? fd : references_count(&n, fd);
 
     if (rc && fd >= 0)
-        refuse(rc, err);
+        references_refuse(rc, err);
     if (!rc && !(references = malloc(n * sizeof *references + 1)))
         rc = error_memory(err);
     if (!rc)
-        rc = read_whole(references, n, texts, fd, err);
+        rc = references_read_whole(references, n, texts, fd, err);
     free(references);
     if (fd >= 0)
         close(fd);

@@ -42,7 +42,7 @@ static uint32_t checksum(const uint8_t *at, size_t n)
     return (crc >> 15 | crc << 17) + mask;
 }
 
-static void put(struct bytes *to, const void *at, size_t n)
+static void tensorboard_put(struct bytes *to, const void *at, size_t n)
 {
     assert(to->n + n <= sizeof to->at);
     memcpy(to->at + to->n, at, n);
@@ -53,7 +53,7 @@ static void put_word(struct bytes *to, uint64_t value, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++) {
         const uint8_t byte = (uint8_t)(value >> 8 * i);
-        put(to, &byte, 1);
+        tensorboard_put(to, &byte, 1);
     }
 }
 
@@ -61,7 +61,7 @@ static void put_varint(struct bytes *to, uint64_t value)
 {
     do {
         const uint8_t byte = (uint8_t)((value & 127) | (value > 127 ? 128 : 0));
-        put(to, &byte, 1);
+        tensorboard_put(to, &byte, 1);
         value >>= 7;
     } while (value > 0);
 }
@@ -82,7 +82,7 @@ static void put_bytes(struct bytes *to, unsigned field, const void *at, size_t n
 {
     put_key(to, field, AS_BYTES);
     put_varint(to, n);
-    put(to, at, n);
+    tensorboard_put(to, at, n);
 }
 
 static void begin_event(struct bytes *event, uint64_t step)
@@ -106,7 +106,7 @@ static int write_event(int fd, const struct bytes *event)
 
     put_word(&record, event->n, sizeof(uint64_t));
     put_word(&record, checksum(record.at, record.n), sizeof(uint32_t));
-    put(&record, event->at, event->n);
+    tensorboard_put(&record, event->at, event->n);
     put_word(&record, checksum(event->at, event->n), sizeof(uint32_t));
     for (size_t done = 0; done < record.n;) {
         const ssize_t n = write(fd, record.at + done, record.n - done);
@@ -117,7 +117,7 @@ static int write_event(int fd, const struct bytes *event)
     return 0;
 }
 
-static int begin(int fd, uint64_t step)
+static int tensorboard_begin(int fd, uint64_t step)
 {
     static const char version[] = "brain.Event:2";
     static const uint8_t start[] = {SESSION_STATUS << 3 | AS_VARINT, SESSION_START};
@@ -164,7 +164,7 @@ int client_tensorboard_open(struct client_tensorboard *out, const char *director
     if (!rc && (out->fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         rc = -errno;
     if (!rc)
-        rc = begin(out->fd, step);
+        rc = tensorboard_begin(out->fd, step);
     if (!rc)
         return 0;
     client_tensorboard_close(out);
@@ -172,7 +172,7 @@ int client_tensorboard_open(struct client_tensorboard *out, const char *director
 }
 
 /* A value that is not finite has no point. */
-static void add(struct bytes *summary, const char *group, const char *name, double value)
+static void tensorboard_add(struct bytes *summary, const char *group, const char *name, double value)
 {
     const float simple = (float)value;
     struct bytes one = {.n = 0};
@@ -193,28 +193,28 @@ int client_tensorboard_write(const struct client_tensorboard *events, const stru
 {
     struct bytes event, summary = {.n = 0};
 
-    add(&summary, "train/", "loss", step->loss);
-    add(&summary, "train/", "lr", step->lr);
-    add(&summary, "train/", "grad_norm", step->grad_norm);
-    add(&summary, "train/", "loss_scale", step->loss_scale > 0 ? step->loss_scale : NAN);
-    add(&summary, "speed/", step->pixels ? "images_per_s" : "tokens_per_s",
-        step->tokens_per_s / (step->pixels ? step->pixels : 1));
-    add(&summary, "speed/", "step_ms", step->step_ms);
-    add(&summary, "memory/", "device_peak_bytes", (double)step->device_peak_bytes);
-    add(&summary, "memory/", "host_bytes", (double)step->host_bytes);
-    add(&summary, "eval/", "loss_before", step->eval_before);
-    add(&summary, "eval/", "loss", step->eval_loss);
+    tensorboard_add(&summary, "train/", "loss", step->loss);
+    tensorboard_add(&summary, "train/", "lr", step->lr);
+    tensorboard_add(&summary, "train/", "grad_norm", step->grad_norm);
+    tensorboard_add(&summary, "train/", "loss_scale", step->loss_scale > 0 ? step->loss_scale : NAN);
+    tensorboard_add(&summary, "speed/", step->pixels ? "images_per_s" : "tokens_per_s",
+                    step->tokens_per_s / (step->pixels ? step->pixels : 1));
+    tensorboard_add(&summary, "speed/", "step_ms", step->step_ms);
+    tensorboard_add(&summary, "memory/", "device_peak_bytes", (double)step->device_peak_bytes);
+    tensorboard_add(&summary, "memory/", "host_bytes", (double)step->host_bytes);
+    tensorboard_add(&summary, "eval/", "loss_before", step->eval_before);
+    tensorboard_add(&summary, "eval/", "loss", step->eval_loss);
     for (size_t i = 0; i < step->n_scores; i++)
-        add(&summary, "eval/", step->scores[i].name, step->scores[i].value);
+        tensorboard_add(&summary, "eval/", step->scores[i].name, step->scores[i].value);
     for (size_t i = 0; i < step->n_rewards; i++)
-        add(&summary, "", step->rewards[i].name, step->rewards[i].value);
+        tensorboard_add(&summary, "", step->rewards[i].name, step->rewards[i].value);
     begin_event(&event, step->step);
     put_bytes(&event, EVENT_SUMMARY, summary.at, summary.n);
     return write_event(events->fd, &event);
 }
 
 /* A string as TensorFlow has it: a tensor of one, of the plugin "text". */
-static void put_text(struct bytes *value, const char *text, size_t n)
+static void tensorboard_put_text(struct bytes *value, const char *text, size_t n)
 {
     static const char plugin[] = "text";
     static const uint8_t shape[] = {SHAPE_DIMENSION << 3 | AS_BYTES, 2, DIMENSION_SIZE << 3 | AS_VARINT, 1};
@@ -233,7 +233,7 @@ static void put_text(struct bytes *value, const char *text, size_t n)
 /* Appends a prefix of at most `most` bytes that ends with a character. */
 static void put_prefix(struct bytes *to, const char *text, size_t n, size_t most)
 {
-    put(to, text, n <= most ? n : client_utf8_whole((const uint8_t *)text, most));
+    tensorboard_put(to, text, n <= most ? n : client_utf8_whole((const uint8_t *)text, most));
 }
 
 int client_tensorboard_write_text(const struct client_tensorboard *events, uint64_t step, size_t i, const char *prompt,
@@ -244,10 +244,10 @@ int client_tensorboard_write_text(const struct client_tensorboard *events, uint6
 
     snprintf(tag, sizeof tag, "samples/%zu/text_summary", i + 1);
     put_prefix(&both, prompt, strlen(prompt), MOST_TEXT / 2);
-    put(&both, "\n\n", 2);
+    tensorboard_put(&both, "\n\n", 2);
     put_prefix(&both, text, n, MOST_TEXT / 2);
     put_bytes(&value, VALUE_TAG, tag, strlen(tag));
-    put_text(&value, (const char *)both.at, both.n);
+    tensorboard_put_text(&value, (const char *)both.at, both.n);
     put_bytes(&summary, SUMMARY_VALUE, value.at, value.n);
     begin_event(&event, step);
     put_bytes(&event, EVENT_SUMMARY, summary.at, summary.n);

@@ -23,7 +23,7 @@ enum { RETRY_MS = 100 };
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
-static int check_options(const struct eps_train_options *in, struct error *err)
+static int attach_check_options(const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->resume           ? "--resume"
                        : in->grow           ? "--grow"
@@ -58,7 +58,7 @@ static int find_daemon(char *out, size_t cap, const char *address, struct error 
 int client_attach_find(struct client_attach *out, struct client_link *link, const struct eps_train_options *in,
                        struct error *err)
 {
-    int fds[CLIENT_MAIL_FDS], rc = check_options(in, err);
+    int fds[CLIENT_MAIL_FDS], rc = attach_check_options(in, err);
     unsigned n_fds = 0;
 
     *out = (struct client_attach){.data_fd = -1, .config_fd = -1, .side_fd = -1, .output_fd = -1};
@@ -100,7 +100,7 @@ void client_attach_close(struct client_attach *attach)
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 /* n bytes of a descriptor, whose position stays; owned, ended by a 0. NULL with a sentence. */
-static char *read_bytes(int fd, size_t n, const char *what, struct error *err)
+static char *attach_read_bytes(int fd, size_t n, const char *what, struct error *err)
 {
     char *text = malloc(n + 1);
     const ssize_t got = text ? pread(fd, text, n, 0) : -1;
@@ -115,7 +115,7 @@ static char *read_bytes(int fd, size_t n, const char *what, struct error *err)
 }
 
 /* {"options": ..., "files": ...}. Owned: json_decref. */
-static json_t *read_side(int fd, struct error *err)
+static json_t *attach_read_side(int fd, struct error *err)
 {
     struct stat st;
     json_error_t why;
@@ -124,7 +124,7 @@ static json_t *read_side(int fd, struct error *err)
         error_set(err, 0, "the daemon's side file is no file of at most %d MiB", CHECKPOINT_MAX_TEXT >> 20);
         return NULL;
     }
-    char *text = read_bytes(fd, (size_t)st.st_size, "side file", err);
+    char *text = attach_read_bytes(fd, (size_t)st.st_size, "side file", err);
     json_t *side = text ? json_loadb(text, (size_t)st.st_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why) : NULL;
 
     if (text && !side)
@@ -133,11 +133,12 @@ static json_t *read_side(int fd, struct error *err)
     return side;
 }
 
-static int open_model(struct client_run *run, const struct client_attach *attach, json_t *side, struct error *err)
+static int attach_open_model(struct client_run *run, const struct client_attach *attach, json_t *side,
+                             struct error *err)
 {
     const struct client_model_name name = {.path = run->resume.record.options.model};
     const size_t n = attach->job.description.config_bytes;
-    char *text = read_bytes(attach->config_fd, n, "config.json", err);
+    char *text = attach_read_bytes(attach->config_fd, n, "config.json", err);
     int rc = text ? 0 : -EPROTO, fd = -1;
 
     if (!rc) {
@@ -154,7 +155,7 @@ static int open_model(struct client_run *run, const struct client_attach *attach
     return rc;
 }
 
-static bool is_directory(const char *path, int fd)
+static bool attach_is_directory(const char *path, int fd)
 {
     struct stat named, open;
 
@@ -165,8 +166,8 @@ static bool is_directory(const char *path, int fd)
 /* The daemon holds the directory's lock with its descriptor. Without checkpoints there, it has none: then the lock was
  * the last client's. So it is with a daemon of another user, which moreover may name any directory of the caller's, of
  * which metrics would be cut back and checkpoints removed. */
-static int open_directory(struct client_resume *r, struct client_attach *attach, const char *out,
-                          const struct client_watch *watch, struct error *err)
+static int attach_open_directory(struct client_resume *r, struct client_attach *attach, const char *out,
+                                 const struct client_watch *watch, struct error *err)
 {
     const char *path = attach->job.description.out;
 
@@ -178,7 +179,7 @@ static int open_directory(struct client_resume *r, struct client_attach *attach,
     if (attach->output_fd >= 0) {
         if (out && !attach->foreign)
             return error_set(err, -EDOM, "--out does not go with --attach: the daemon knows the run's directory");
-        if (out && !is_directory(out, attach->output_fd))
+        if (out && !attach_is_directory(out, attach->output_fd))
             return error_set(err, -EINVAL, "--out %.200s is not the directory that the daemon has", out);
         output_path(r->directory, sizeof r->directory, attach->output_fd);
         r->directory_fd = attach->output_fd;
@@ -200,21 +201,21 @@ int client_attach_open(struct client_run *run, struct client_attach *attach, con
                        const struct client_watch *watch, struct error *err)
 {
     struct eps_train_options given = *in;
-    json_t *side = read_side(attach->side_fd, err);
+    json_t *side = attach_read_side(attach->side_fd, err);
     int rc = side ? client_record_read(&run->resume.record, json_object_get(side, "options"), err) : -EPROTO;
 
     given.connect = attach->address;
     if (!rc)
         rc = client_record_merge(&run->asked, &given, &run->resume.record, err);
     if (!rc)
-        rc = open_directory(&run->resume, attach, in->out, watch, err);
+        rc = attach_open_directory(&run->resume, attach, in->out, watch, err);
     if (!rc) { /* now: a client that took the job and then failed would end it */
         rc = client_metrics_check(run->resume.directory_fd, err);
         if (rc)
             error_prefix(err, run->resume.directory);
     }
     if (!rc)
-        rc = open_model(run, attach, side, err);
+        rc = attach_open_model(run, attach, side, err);
     snprintf(run->resume.path, sizeof run->resume.path, "%s", run->resume.directory);
     json_decref(side);
     return rc;

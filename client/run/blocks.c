@@ -29,7 +29,7 @@ void client_blocks_free(struct client_blocks *blocks)
     *blocks = (struct client_blocks){0};
 }
 
-static int refuse(const struct eps_step_blocks *asked, const char *why, uint32_t block, struct error *err)
+static int blocks_refuse(const struct eps_step_blocks *asked, const char *why, uint32_t block, struct error *err)
 {
     error_set(err, -EINVAL, "on_blocks of step %" PRIu64 ": ", asked->step);
     error_append(err, why, block);
@@ -37,25 +37,25 @@ static int refuse(const struct eps_step_blocks *asked, const char *why, uint32_t
 }
 
 /* *out: the blocks of a list. */
-static int take(struct model_drop *out, const struct eps_step_blocks *asked, const uint32_t *list, uint32_t n,
-                struct error *err)
+static int blocks_take(struct model_drop *out, const struct eps_step_blocks *asked, const uint32_t *list, uint32_t n,
+                       struct error *err)
 {
     *out = (struct model_drop){0};
     if (n > asked->n_blocks)
-        return refuse(asked, "%u blocks are more than the model has", n, err);
+        return blocks_refuse(asked, "%u blocks are more than the model has", n, err);
     for (uint32_t i = 0; i < n; i++) {
         if (list[i] >= asked->n_blocks)
-            return refuse(asked, "the model has no block %u: its first is 0", list[i], err);
+            return blocks_refuse(asked, "the model has no block %u: its first is 0", list[i], err);
         if (model_drop_holds(out, list[i]))
-            return refuse(asked, "block %u is named twice", list[i], err);
+            return blocks_refuse(asked, "block %u is named twice", list[i], err);
         model_drop_add(out, list[i]);
     }
     return 0;
 }
 
 /* The list's blocks, in the places of all that are computed: those that are left out stay in theirs. */
-static int arrange(struct model_order *out, const struct eps_step_blocks *asked, const struct model_drop *dropped,
-                   const struct model *model, struct error *err)
+static int blocks_arrange(struct model_order *out, const struct eps_step_blocks *asked,
+                          const struct model_drop *dropped, const struct model *model, struct error *err)
 {
     bool moves = false;
 
@@ -63,7 +63,7 @@ static int arrange(struct model_order *out, const struct eps_step_blocks *asked,
     for (uint32_t place = 0, i = 0; place < asked->n_blocks; place++) {
         const uint32_t block = model_drop_holds(dropped, place) ? place : asked->computed[i++];
         if (!model_order_fits(model, block, place)) {
-            refuse(asked, "block %u cannot be computed", block, err);
+            blocks_refuse(asked, "block %u cannot be computed", block, err);
             error_append(err, " in the place of block %u: they read or write other values, so name it among its like",
                          place);
             return -EINVAL;
@@ -92,23 +92,23 @@ int client_blocks_ask(struct message *open, const struct client_blocks *blocks, 
     options->on_blocks(options->blocks_user, &asked);
     asked.step = step, asked.n_blocks = blocks->n; /* it may have written these, too */
     asked.computed = blocks->computed;
-    int rc = take(&computed, &asked, blocks->computed, asked.n_computed, err);
+    int rc = blocks_take(&computed, &asked, blocks->computed, asked.n_computed, err);
     if (!rc)
-        rc = take(frozen, &asked, blocks->frozen, asked.n_frozen, err);
+        rc = blocks_take(frozen, &asked, blocks->frozen, asked.n_frozen, err);
     if (rc)
         return rc;
     if (asked.n_computed == 0)
-        return refuse(&asked, "no block is named, and a step computes one at least", 0, err);
+        return blocks_refuse(&asked, "no block is named, and a step computes one at least", 0, err);
     *dropped = (struct model_drop){0};
     for (uint32_t b = 0; b < blocks->n; b++) {
         if (model_drop_holds(frozen, b) && !model_drop_holds(&computed, b))
-            return refuse(&asked, "block %u is frozen, and not computed: name it in computed, too", b, err);
+            return blocks_refuse(&asked, "block %u is frozen, and not computed: name it in computed, too", b, err);
         if (!model_drop_holds(&computed, b))
             model_drop_add(dropped, b);
         else
             trains |= !model_drop_holds(frozen, b) && model_drop_holds(&blocks->trained, b);
     }
     if (!trains)
-        return refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
-    return arrange(&open->open_step.order, &asked, dropped, &blocks->model, err);
+        return blocks_refuse(&asked, "nothing is left to train: compute another block, or freeze fewer", 0, err);
+    return blocks_arrange(&open->open_step.order, &asked, dropped, &blocks->model, err);
 }

@@ -34,8 +34,8 @@ static int open_data(struct client_run *run, const struct eps_train_options *in,
     return rc;
 }
 
-static int read_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                     struct error *err)
+static int choose_read_rows(struct client_run *run, const struct eps_train_options *in,
+                            const struct client_watch *watch, struct error *err)
 {
     const struct client_source_rules rules = {.separator = in->separator,
                                               .columns = in->columns,
@@ -55,14 +55,14 @@ static int read_rows(struct client_run *run, const struct eps_train_options *in,
     return client_source_read(run->source, &rules, err);
 }
 
-static int open_source(struct client_run *run, const struct client_source_ops *kind, struct error *err)
+static int choose_open_source(struct client_run *run, const struct client_source_ops *kind, struct error *err)
 {
     return client_model_source(&run->source, kind, &run->model, &run->data, &run->eval_data, err);
 }
 
-static void note(struct client_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void choose_note(struct client_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void note(struct client_run *run, const char *format, ...)
+static void choose_note(struct client_run *run, const char *format, ...)
 {
     const size_t n = strlen(run->model_note);
     va_list args;
@@ -72,14 +72,14 @@ static void note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
-static int check_tasks(const struct eps_train_options *in, unsigned tasks, struct error *err)
+static int choose_check_tasks(const struct eps_train_options *in, unsigned tasks, struct error *err)
 {
     return client_options_check_tasks(in, EPS_COMMAND_TRAIN, tasks, in->resume || in->attach, err);
 }
 
 /* The kind of rows that the open files have; the options must be for it. */
-static int find_kind(const struct client_source_ops **out, struct client_run *run, const struct eps_train_options *in,
-                     const struct client_watch *watch, struct error *err)
+static int choose_find_kind(const struct client_source_ops **out, struct client_run *run,
+                            const struct eps_train_options *in, const struct client_watch *watch, struct error *err)
 {
     int rc = client_source_prefixed(client_source_find_kind(out, &run->model.config, in->mask_fraction, &run->data,
                                                             &run->eval_data, watch, err),
@@ -87,7 +87,7 @@ static int find_kind(const struct client_source_ops **out, struct client_run *ru
 
     if (!rc && in->pack)
         *out = client_source_pack(*out);
-    return rc ? rc : check_tasks(in, (*out)->task, err);
+    return rc ? rc : choose_check_tasks(in, (*out)->task, err);
 }
 
 /* If the preset learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that exists
@@ -99,7 +99,7 @@ static int learn_tokens(struct client_run *run, const struct eps_train_options *
 
     if (!preset->learns || !run->data.has_text)
         return 0;
-    note(run, "%stokens learned from the text", *run->model_note ? ", " : "");
+    choose_note(run, "%stokens learned from the text", *run->model_note ? ", " : "");
     run->model.side = json_object();
     if (!run->model.side)
         return error_memory(err);
@@ -118,9 +118,9 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
 
     run->preset = preset, run->model_name = preset->name;
     if (bytes)
-        note(run, "vocabulary 256, as the data is text");
+        choose_note(run, "vocabulary 256, as the data is text");
     if (!rc)
-        rc = find_kind(&kind, run, in, watch, err);
+        rc = choose_find_kind(&kind, run, in, watch, err);
     if (!rc && kind->compares)
         return error_set(
             err, -EINVAL,
@@ -129,10 +129,10 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
             preset->name);
     if (!rc)
         rc = learn_tokens(run, in, preset, watch, err);
-    return rc ? rc : client_source_prefixed(open_source(run, kind, err), preset->name, err);
+    return rc ? rc : client_source_prefixed(choose_open_source(run, kind, err), preset->name, err);
 }
 
-static int match(struct client_run *run, const struct eps_train_options *in, struct error *err)
+static int choose_match(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     if (run->model.n_weights == 0)
         return 0;
@@ -145,20 +145,20 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
 }
 
 /* Opens data and source for an open model, reads all rows, and gives the model their labels. */
-static int open_rows(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                     struct error *err)
+static int choose_open_rows(struct client_run *run, const struct eps_train_options *in,
+                            const struct client_watch *watch, struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
-    int rc = check_tasks(in, client_source_tasks(kind), err);
+    int rc = choose_check_tasks(in, client_source_tasks(kind), err);
 
     if (!rc)
         rc = open_data(run, in, kind, err);
     if (!rc)
-        rc = find_kind(&kind, run, in, watch, err);
+        rc = choose_find_kind(&kind, run, in, watch, err);
     if (!rc)
-        rc = client_source_prefixed(open_source(run, kind, err), in->model, err);
+        rc = client_source_prefixed(choose_open_source(run, kind, err), in->model, err);
     if (!rc)
-        rc = read_rows(run, in, watch, err);
+        rc = choose_read_rows(run, in, watch, err);
     if (rc || !client_source_labels(run->source))
         return rc;
     rc = client_classifier_label(&run->model, &run->source->labels, err);
@@ -198,14 +198,14 @@ static int note_adapters(struct client_run *run, const struct eps_train_options 
         snprintf(ranks, sizeof ranks, "%u to %u", least, adapter->rank);
     else
         snprintf(ranks, sizeof ranks, "%u", adapter->rank);
-    note(run, "adapters of rank %s: %s of %s parameters are trained", ranks, trained, all);
+    choose_note(run, "adapters of rank %s: %s of %s parameters are trained", ranks, trained, all);
     return rc;
 }
 
 /* A model of the user's. Weights that do not fit the config are refused before anything is read or started; but a
  * classifier's fit once its labels are known. */
-static int open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                    struct error *err)
+static int choose_open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                           struct error *err)
 {
     const struct client_model_name name = {in->model, in->base_model};
     struct client_watch_reading reading = {watch, err};
@@ -218,13 +218,13 @@ static int open_own(struct client_run *run, const struct eps_train_options *in, 
     if (rc)
         return rc;
     const bool is_classifier = run->model.config.n_labels > 0;
-    note(run, "%s", run->model.wrapper);
+    choose_note(run, "%s", run->model.wrapper);
     if (!is_classifier)
-        rc = match(run, in, err);
+        rc = choose_match(run, in, err);
     if (!rc)
-        rc = open_rows(run, in, watch, err);
+        rc = choose_open_rows(run, in, watch, err);
     if (!rc && is_classifier)
-        rc = match(run, in, err);
+        rc = choose_match(run, in, err);
     return rc ? rc : note_adapters(run, in, err);
 }
 
@@ -234,7 +234,7 @@ static int open_images(struct client_run *run, const struct eps_train_options *i
 {
     const int rc = client_preset_open_images(&run->model, in, err);
 
-    return rc ? rc : open_rows(run, in, watch, err);
+    return rc ? rc : choose_open_rows(run, in, watch, err);
 }
 
 /* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */
@@ -250,7 +250,7 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
     if (!preset)
-        return open_own(run, in, watch, err);
+        return choose_open_own(run, in, watch, err);
     if (in->lora || in->base_model)
         return error_set(err, -EDOM, "%s needs a model that has weights, and --model %s is a preset: name a directory",
                          in->lora ? "--lora" : "--base-model", in->model);
@@ -260,7 +260,7 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     int rc = open_data(run, in, &client_source_text, err);
     if (!rc)
         rc = open_preset(run, in, preset, watch, err);
-    return rc ? rc : read_rows(run, in, watch, err);
+    return rc ? rc : choose_read_rows(run, in, watch, err);
 }
 
 /* Data that have token ids are a stream, in which conversations and completions would not be rows. */
@@ -283,8 +283,8 @@ static int refuse_documents(struct client_run *run, const struct client_watch *w
 
 /* Measures the data: bytes of a text, or tokens. Tokens are checked against the largest preset's vocabulary, which
  * shows the vocabulary they need. */
-static int measure(struct client_preset_facts *facts, struct client_run *run, const struct eps_train_options *in,
-                   const struct client_watch *watch, struct error *err)
+static int choose_measure(struct client_preset_facts *facts, struct client_run *run, const struct eps_train_options *in,
+                          const struct client_watch *watch, struct error *err)
 {
     struct client_data_rules rules = {.separator = in->separator, .watch = watch};
     int rc;
@@ -314,16 +314,16 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     int rc = open_data(run, in, &client_source_text, err);
 
     if (!rc)
-        rc = measure(&facts, run, in, watch, err);
+        rc = choose_measure(&facts, run, in, watch, err);
     if (rc)
         return rc;
     const struct eps_preset *preset = client_preset_choose(&facts);
     print_count(count, sizeof count, facts.n_tokens);
-    note(run, "chosen for %s %s%s", count, facts.text ? "bytes of text" : "tokens",
-         client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
+    choose_note(run, "chosen for %s %s%s", count, facts.text ? "bytes of text" : "tokens",
+                client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
     rc = open_preset(run, in, preset, watch, err);
     if (!rc && facts.text)
-        return read_rows(run, in, watch, err);
+        return choose_read_rows(run, in, watch, err);
     run->data.vocabulary = run->eval_data.vocabulary = preset->vocabulary;
     return rc;
 }
@@ -332,7 +332,7 @@ int client_choose_rows(struct client_run *run, const struct eps_train_options *i
                        struct error *err)
 {
     run->model_name = in->model;
-    return open_rows(run, in, watch, err);
+    return choose_open_rows(run, in, watch, err);
 }
 
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,

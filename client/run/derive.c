@@ -24,14 +24,14 @@
 #include <string.h>
 #include <unistd.h>
 
-static int no_memory(struct error *err)
+static int derive_no_memory(struct error *err)
 {
     return error_memory(err);
 }
 
 /* ---- the checkpoint and its model ---- */
 
-static int read_text(char **out, size_t *n, int directory_fd, const char *name, struct error *err)
+static int derive_read_text(char **out, size_t *n, int directory_fd, const char *name, struct error *err)
 {
     const struct file file = file_own(openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     uint64_t bytes;
@@ -51,7 +51,7 @@ static int read_text(char **out, size_t *n, int directory_fd, const char *name, 
     return rc;
 }
 
-static int check_source(const struct client_derive *d, const char *out, struct error *err)
+static int derive_check_source(const struct client_derive *d, const char *out, struct error *err)
 {
     const struct client_resume *r = &d->resume;
     const struct eps_train_options *o = &r->record.options;
@@ -85,17 +85,17 @@ int client_derive_open(struct client_derive *d, const struct eps_train_options *
                          d->option);
     int rc = client_resume_open(&d->resume, in, d->watch, err);
     if (!rc)
-        rc = check_source(d, in->out, err);
+        rc = derive_check_source(d, in->out, err);
     if (rc)
         return rc;
     d->from_fd = open(d->resume.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->from_fd < 0)
         return error_set(err, -errno, "--resume %.200s: %s", d->resume.path, strerror(errno));
-    return read_text(&d->old_config, &d->n_old_config, d->from_fd, CHECKPOINT_CONFIG, err);
+    return derive_read_text(&d->old_config, &d->n_old_config, d->from_fd, CHECKPOINT_CONFIG, err);
 }
 
 /* What was frozen once, and is trained now, the new run names again. */
-static int check_freeze(const struct client_derive *d, const struct model_config *config, struct error *err)
+static int derive_check_freeze(const struct client_derive *d, const struct model_config *config, struct error *err)
 {
     const char *freeze = d->resume.record.options.freeze;
     struct model model;
@@ -112,7 +112,7 @@ static int check_freeze(const struct client_derive *d, const struct model_config
 int client_derive_models(struct client_derive *d, const struct model_config *old, char *config, struct error *err)
 {
     struct model_config new;
-    int rc = config ? 0 : no_memory(err);
+    int rc = config ? 0 : derive_no_memory(err);
 
     d->config = config;
     if (!rc)
@@ -122,12 +122,12 @@ int client_derive_models(struct client_derive *d, const struct model_config *old
     if (!rc)
         rc = model_init(&d->model, &new, err);
     if (!rc)
-        rc = check_freeze(d, &new, err);
+        rc = derive_check_freeze(d, &new, err);
     d->origins = calloc((size_t)d->model.n_tensors + 1, sizeof *d->origins);
     d->chunk = malloc(DERIVE_CHUNK);
     d->old_chunk = malloc(DERIVE_CHUNK);
     if (!rc && !(d->origins && d->chunk && d->old_chunk))
-        rc = no_memory(err);
+        rc = derive_no_memory(err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
         d->origins[t].tensor = UINT32_MAX;
     return rc;
@@ -165,7 +165,7 @@ struct target {
     struct checkpoint_file *file;
 };
 
-static int put(struct target *to, const void *bytes, size_t n, uint64_t offset, struct error *err)
+static int derive_put(struct target *to, const void *bytes, size_t n, uint64_t offset, struct error *err)
 {
     const int rc = n > 0 ? checkpoint_write_run(to->file, &to->to, bytes, n, offset, err) : 0;
 
@@ -175,8 +175,8 @@ static int put(struct target *to, const void *bytes, size_t n, uint64_t offset, 
 }
 
 /* n bytes from another file; NULL: zeros. */
-static int copy(struct client_derive *d, struct target *to, uint64_t at, const struct file *from, uint64_t first,
-                uint64_t n, struct error *err)
+static int derive_copy(struct client_derive *d, struct target *to, uint64_t at, const struct file *from, uint64_t first,
+                       uint64_t n, struct error *err)
 {
     int rc = 0;
 
@@ -188,7 +188,7 @@ static int copy(struct client_derive *d, struct target *to, uint64_t at, const s
         else if (!rc && (rc = file_read(from, d->chunk, now, first + done, err)) != 0)
             error_prefix(err, to->file->name);
         if (!rc)
-            rc = put(to, d->chunk, now, at + done, err);
+            rc = derive_put(to, d->chunk, now, at + done, err);
     }
     return rc;
 }
@@ -206,7 +206,7 @@ static int open_tensors(struct target *to, struct client_derive *d, const char *
 {
     const int rc = open_target(to, d, name, layout->file_bytes, err);
 
-    return rc ? rc : put(to, layout->header, layout->header_bytes, 0, err);
+    return rc ? rc : derive_put(to, layout->header, layout->header_bytes, 0, err);
 }
 
 static int close_target(const struct target *to, int rc, struct error *err)
@@ -245,7 +245,7 @@ static void make_new(float *out, const struct reshape *r, uint64_t first, uint64
 }
 
 /* Rows first .. first+n-1 of a tensor whose units are its rows. */
-static int make_rows(float *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
+static int derive_make_rows(float *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
 {
     const struct derive_units *units = r->origin->units;
     const uint64_t columns = r->tensor->shape[1];
@@ -288,10 +288,10 @@ static int write_reshaped(struct client_derive *d, struct target *to, uint64_t a
         n = rows - row < most ? rows - row : most;
         rc = client_watch_ask(d->watch, err);
         if (!rc && (rc = r->origin->columns ? make_columns(chunk, old, r, row, n, err)
-                                            : make_rows(chunk, r, row, n, err)) != 0)
+                                            : derive_make_rows(chunk, r, row, n, err)) != 0)
             error_prefix(err, to->file->name);
         if (!rc)
-            rc = put(to, chunk, n * columns * sizeof(float), at + row * columns * sizeof(float), err);
+            rc = derive_put(to, chunk, n * columns * sizeof(float), at + row * columns * sizeof(float), err);
     }
     return rc;
 }
@@ -318,15 +318,15 @@ static int write_fresh(struct client_derive *d, struct target *to, uint64_t at, 
         rc = client_watch_ask(d->watch, err);
         model_draw(chunk, tensor, key, index, done, n);
         if (!rc)
-            rc = put(to, chunk, n * sizeof(float), at + done * sizeof(float), err);
+            rc = derive_put(to, chunk, n * sizeof(float), at + done * sizeof(float), err);
     }
     return rc;
 }
 
 /* A tensor of the new model, from its origin in the source, in fp32, to its place. kind: "" the weights, else "m." or
  * "v.", a moment, which new units begin with zeros. */
-static int write_tensor(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
-                        const char *kind, uint32_t index, struct error *err)
+static int derive_write_tensor(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
+                               const char *kind, uint32_t index, struct error *err)
 {
     const struct derive_origin *origin = &d->origins[index];
     const struct model_tensor *tensor = &d->model.tensors[index];
@@ -336,14 +336,14 @@ static int write_tensor(struct client_derive *d, struct target *to, uint64_t at,
     if (origin->fresh && !moment)
         return write_fresh(d, to, at, index, err);
     if (moment && origin->without_moments)
-        return copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
+        return derive_copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
     const struct model_tensor *old = &d->old.tensors[origin->tensor];
     snprintf(name, sizeof name, "%s%s", kind, old->name);
     const struct safetensors_entry *entry = safetensors_find(from, name);
     if (!entry || entry->type != SAFETENSORS_F32 || entry->n != old->n)
         return error_set(err, -EINVAL, "%s has no fp32 tensor %s of %" PRIu64 " numbers", to->file->name, name, old->n);
     if (!origin->units)
-        return copy(d, to, at, &entry->file, entry->offset, tensor->n * sizeof(float), err);
+        return derive_copy(d, to, at, &entry->file, entry->offset, tensor->n * sizeof(float), err);
     const struct reshape r = {
         origin, tensor, old, index, entry, .draws = !moment && !origin->new_are_zeros, .key = weights_key(d)};
     return write_reshaped(d, to, at, &r, err);
@@ -360,7 +360,7 @@ static int write_weights(struct client_derive *d, const struct safetensors *from
         return rc;
     rc = open_tensors(&to, d, CHECKPOINT_WEIGHTS, &layout, err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-        rc = write_tensor(d, &to, layout.offsets[t], from, "", t, err);
+        rc = derive_write_tensor(d, &to, layout.offsets[t], from, "", t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }
@@ -370,7 +370,7 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
 {
     const struct safetensors_entry *entry = safetensors_find(from, "updates");
     int64_t *old = calloc(d->old.n_tensors, sizeof *old), *new = calloc(d->model.n_tensors, sizeof *new);
-    int rc = old && new ? 0 : no_memory(err);
+    int rc = old && new ? 0 : derive_no_memory(err);
 
     if (!rc && (!entry || entry->type != SAFETENSORS_I64 || entry->n != d->old.n_tensors))
         rc = error_set(err, -EINVAL, "%s does not count the updates of each tensor", to->file->name);
@@ -379,13 +379,13 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
         new[t] = d->origins[t].without_moments ? 0 : old[d->origins[t].tensor];
     if (!rc)
-        rc = put(to, new, d->model.n_tensors * sizeof *new, at, err);
+        rc = derive_put(to, new, d->model.n_tensors * sizeof *new, at, err);
     free(old);
     free(new);
     return rc;
 }
 
-static int write_moments(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
+static int derive_write_moments(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
     struct safetensors_layout layout;
     struct target to = {.to.fd = -1};
@@ -402,8 +402,8 @@ static int write_moments(struct client_derive *d, const struct safetensors *from
         rc = write_updates(d, &to, layout.offsets[0], from, err);
     for (unsigned second = 0; second < plan_moments(&goal); second++)
         for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-            rc = write_tensor(d, &to, layout.offsets[checkpoint_moment(&d->model, second, t)], from,
-                              second ? "v." : "m.", t, err);
+            rc = derive_write_tensor(d, &to, layout.offsets[checkpoint_moment(&d->model, second, t)], from,
+                                     second ? "v." : "m.", t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }
@@ -441,8 +441,8 @@ static int write_others(struct client_derive *d, struct error *err)
         if (!rc)
             rc = open_target(&to, d, file->name, is_config ? strlen(d->config) : file->bytes, err);
         if (!rc)
-            rc = is_config ? put(&to, d->config, strlen(d->config), 0, err)
-                           : copy(d, &to, 0, &from, 0, file->bytes, err);
+            rc = is_config ? derive_put(&to, d->config, strlen(d->config), 0, err)
+                           : derive_copy(d, &to, 0, &from, 0, file->bytes, err);
         rc = close_target(&to, rc, err);
         if (file_is_open(&from))
             close(from.fd);
@@ -450,10 +450,10 @@ static int write_others(struct client_derive *d, struct error *err)
     return rc;
 }
 
-static int write_training(struct client_derive *d, struct error *err)
+static int derive_write_training(struct client_derive *d, struct error *err)
 {
     char *text = checkpoint_print(&d->checkpoint);
-    const int rc = text ? output_write(d->to_fd, CHECKPOINT_TRAINING, text, strlen(text), err) : no_memory(err);
+    const int rc = text ? output_write(d->to_fd, CHECKPOINT_TRAINING, text, strlen(text), err) : derive_no_memory(err);
 
     free(text);
     return rc;
@@ -491,7 +491,7 @@ static int copy_references(struct client_derive *d, struct error *err)
     snprintf(path, sizeof path, "%s/" CLIENT_REFERENCES, d->resume.directory);
     if (access(path, F_OK))
         return 0;
-    int rc = read_text(&bytes, &n, AT_FDCWD, path, err);
+    int rc = derive_read_text(&bytes, &n, AT_FDCWD, path, err);
     if (!rc && unlinkat(d->out_fd, CLIENT_REFERENCES, 0) && errno != ENOENT)
         rc = error_set(err, -errno, CLIENT_REFERENCES ": %s", strerror(errno));
     if (!rc)
@@ -500,7 +500,7 @@ static int copy_references(struct client_derive *d, struct error *err)
     return rc;
 }
 
-static int write_all(struct client_derive *d, struct error *err)
+static int derive_write_all(struct client_derive *d, struct error *err)
 {
     const uint64_t step = d->resume.checkpoint.step;
 
@@ -508,11 +508,11 @@ static int write_all(struct client_derive *d, struct error *err)
     d->checkpoint.options = json_incref(d->resume.checkpoint.options);
     int rc = client_derive_read(d, CHECKPOINT_WEIGHTS, write_weights, NULL, err);
     if (!rc)
-        rc = client_derive_read(d, CHECKPOINT_MOMENTS, write_moments, NULL, err);
+        rc = client_derive_read(d, CHECKPOINT_MOMENTS, derive_write_moments, NULL, err);
     if (!rc)
         rc = write_others(d, err);
     if (!rc)
-        rc = write_training(d, err); /* it has the checksums of all the others */
+        rc = derive_write_training(d, err); /* it has the checksums of all the others */
     if (!rc)
         rc = copy_references(d, err);
     if (!rc)
@@ -530,7 +530,7 @@ int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const
         rc = error_set(err, -EDOM, "--out %.200s: the name is too long", in->out);
     if (!rc)
         rc = make_output(d, in->out, directory, err);
-    return rc ? rc : write_all(d, err);
+    return rc ? rc : derive_write_all(d, err);
 }
 
 void client_derive_say(struct error *note, const struct client_derive *d)

@@ -21,7 +21,7 @@ int client_given_check(const struct client_run *run, struct error *err)
 
 /* What the callback was asked, and of what it wrote those fields alone that are its answer: it may have written into
  * any of them. */
-static struct eps_step_rows take_answer(struct eps_step_rows asked, const struct eps_step_rows *answered)
+static struct eps_step_rows given_take_answer(struct eps_step_rows asked, const struct eps_step_rows *answered)
 {
     asked.lr = answered->lr;
     asked.first_scored = answered->first_scored, asked.n_scored = answered->n_scored;
@@ -30,7 +30,7 @@ static struct eps_step_rows take_answer(struct eps_step_rows asked, const struct
 }
 
 /* Refuses tokens that the model does not know, and weights that are none. Counts labels. */
-static int check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, struct error *err)
+static int given_check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, struct error *err)
 {
     const size_t n = (size_t)rows->n_rows * rows->n_tokens;
 
@@ -75,7 +75,7 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
         rows.weights[i] = 1;
     struct eps_step_rows answered = rows;
     const enum eps_rows answer = o->on_rows(o->rows_user, &answered);
-    rows = take_answer(rows, &answered);
+    rows = given_take_answer(rows, &answered);
     given->log_p = NULL;
     if (answer > EPS_ROWS_WEIGHTS)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the answer %d is none", step + 1, (int)answer);
@@ -103,7 +103,7 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
     if (scores && rows.base && !rows.adapts)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the model has no adapters to score rows without",
                          step + 1);
-    const int rc = check_rows(&minibatch->n_labels, &rows, err);
+    const int rc = given_check_rows(&minibatch->n_labels, &rows, err);
     if (!rc && !scores && minibatch->n_labels == 0)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", step + 1);
     return rc ? rc : (int)answer;

@@ -16,7 +16,7 @@ struct grow {
     bool without_moments; /* of the copies */
 };
 
-static int read_option(struct grow *g, const char *option, struct error *err)
+static int grow_read_option(struct grow *g, const char *option, struct error *err)
 {
     char *end;
     const unsigned long n = option[0] >= '1' && option[0] <= '9' ? strtoul(option, &end, 10) : 0;
@@ -55,7 +55,7 @@ static int refuse_config(struct error *err)
     return error_set(err, -EINVAL, "--grow: config.json says the number of blocks in a way that is not known here");
 }
 
-static int open_models(struct grow *g, struct error *err)
+static int grow_open_models(struct grow *g, struct error *err)
 {
     struct client_derive *d = &g->derive;
     struct model_config config;
@@ -76,7 +76,7 @@ static int open_models(struct grow *g, struct error *err)
 /* ---- which tensor comes from which ---- */
 
 /* The layer's tensors are those of another, in their order. False: they are not alike. */
-static bool take_layer(struct grow *g, const struct model_layer *to, const struct model_layer *from, bool added)
+static bool grow_take_layer(struct grow *g, const struct model_layer *to, const struct model_layer *from, bool added)
 {
     const struct model *old = &g->derive.old, *model = &g->derive.model;
 
@@ -99,7 +99,7 @@ static bool take_layer(struct grow *g, const struct model_layer *to, const struc
 }
 
 /* Blocks up to the old number come from themselves, those above from the topmost ones. */
-static int find_origins(struct grow *g, struct error *err)
+static int grow_find_origins(struct grow *g, struct error *err)
 {
     const struct model *old = &g->derive.old, *to = &g->derive.model;
     const struct model_layer *const first = &to->layers[to->first_block];
@@ -107,7 +107,7 @@ static int find_origins(struct grow *g, struct error *err)
     for (const struct model_layer *l = first; l < first + to->n_block_layers; l++) {
         const bool added = l->index >= old->config.n_layers;
         const uint32_t source = l->index - (added ? g->n_added : 0);
-        if (!take_layer(g, l, client_derive_layer(old, source, l->part), added))
+        if (!grow_take_layer(g, l, client_derive_layer(old, source, l->part), added))
             return error_set(err, -EINVAL,
                              "--grow %u: block %u would be of another kind than block %u, which it copies: choose a "
                              "number of blocks after which kinds recur",
@@ -123,11 +123,11 @@ int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const 
     int rc = client_derive_open(&g.derive, in, err);
 
     if (!rc)
-        rc = read_option(&g, in->grow, err);
+        rc = grow_read_option(&g, in->grow, err);
     if (!rc)
-        rc = open_models(&g, err);
+        rc = grow_open_models(&g, err);
     if (!rc)
-        rc = find_origins(&g, err);
+        rc = grow_find_origins(&g, err);
     if (!rc)
         rc = client_derive_write(grown, &g.derive, in, err);
     client_derive_say(note, &g.derive);

@@ -25,7 +25,7 @@ static const char of_file[] = "mirror-of";
 
 /* ---- opening ---- */
 
-static bool is_same(int a, int b)
+static bool mirror_is_same(int a, int b)
 {
     struct stat one, other;
 
@@ -42,7 +42,7 @@ static bool has_step(const struct client_checkpoints *c, uint64_t step)
 }
 
 /* The directory that is mirrored there, ended by a 0; empty if none is named. */
-static void read_of(char of[PATH_MAX], int fd)
+static void mirror_read_of(char of[PATH_MAX], int fd)
 {
     const int file = openat(fd, of_file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const ssize_t n = file >= 0 ? read(file, of, PATH_MAX - 1) : 0;
@@ -59,7 +59,7 @@ static int claim_mirror(const struct client_mirror *m, bool begins, struct error
     char run[PATH_MAX + 2], of[PATH_MAX];
 
     output_path(run, PATH_MAX, m->run_fd);
-    read_of(of, m->fd);
+    mirror_read_of(of, m->fd);
     if (!*of && faccessat(m->fd, "metrics.jsonl", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         return error_set(err, -EEXIST, "--mirror %.200s is the directory of a run, and no mirror: name another one",
                          m->path);
@@ -98,7 +98,7 @@ static int pass_later(struct client_mirror *m, uint64_t after, struct error *not
 }
 
 /* The run has saved without its mirror: before it had one, or by its daemon, after its client had died. */
-static int catch_up(struct client_mirror *m, struct error *err)
+static int mirror_catch_up(struct client_mirror *m, struct error *err)
 {
     const uint64_t newest = client_checkpoints_latest(m->run_fd),
                    mirrored = m->standing.n > 0 ? m->standing.steps[m->standing.n - 1] : newest;
@@ -132,7 +132,7 @@ int client_mirror_open(struct client_mirror *m, const struct client_mirror_optio
     m->fd = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (m->fd < 0)
         return error_set(err, -errno, "--mirror %.200s: %s", m->path, strerror(errno));
-    if (is_same(m->fd, m->run_fd))
+    if (mirror_is_same(m->fd, m->run_fd))
         return error_set(err, -EDOM, "--mirror %.200s is the run's own directory: name another one", m->path);
     rc = client_resume_lock(m->fd, m->path, watch, err);
     if (!rc)
@@ -144,7 +144,7 @@ int client_mirror_open(struct client_mirror *m, const struct client_mirror_optio
     if (rc)
         return rc;
     client_checkpoints_sweep(m->fd);
-    return catch_up(m, err);
+    return mirror_catch_up(m, err);
 }
 
 /* ---- copying, on the thread ---- */
@@ -201,7 +201,8 @@ static int copy_file(struct client_mirror *m, int from_directory, const char *na
 }
 
 /* Every byte there, past the system's cache: file_flush has let it forget. */
-static int check_copy(struct client_mirror *m, const struct checkpoint *checkpoint, int directory, struct error *err)
+static int mirror_check_copy(struct client_mirror *m, const struct checkpoint *checkpoint, int directory,
+                             struct error *err)
 {
     struct checkpoint copy;
     int rc = checkpoint_check(checkpoint, directory, NULL, on_bytes, m, err);
@@ -227,7 +228,7 @@ static int fill_partial(struct client_mirror *m, int from, int to, struct error 
     if (!rc)
         rc = copy_file(m, from, CHECKPOINT_TRAINING, to, CHECKPOINT_TRAINING, err);
     if (!rc)
-        rc = check_copy(m, &checkpoint, to, err);
+        rc = mirror_check_copy(m, &checkpoint, to, err);
     checkpoint_free(&checkpoint);
     return rc;
 }
@@ -311,7 +312,7 @@ static bool is_in_run(const struct client_mirror *m, uint64_t step)
 }
 
 /* The oldest that the run has not removed meanwhile; the newest in any case. */
-static void take_next(struct client_mirror *m)
+static void mirror_take_next(struct client_mirror *m)
 {
     struct client_checkpoints *c = &m->pending;
     size_t at = 0;
@@ -330,7 +331,7 @@ static void take_next(struct client_mirror *m)
 
 static void begin_copy(struct client_mirror *m)
 {
-    take_next(m);
+    mirror_take_next(m);
     m->standing.directory_fd = m->fd;
     m->why.text[0] = 0;
     atomic_store(&m->done, false);

@@ -45,7 +45,7 @@ struct entry {
 };
 
 /* Reads the entry at *at, which moves behind it. -EDOM: there is none. */
-static int read_entry(struct entry *out, const char **at)
+static int replace_read_entry(struct entry *out, const char **at)
 {
     const char *const from = *at, *const value = from + strspn(from, "0123456789") + 1;
     const size_t n = value[-1] == '=' ? strcspn(value, ",") : 0, n_digits = n ? strspn(value, "0123456789") : 0;
@@ -81,8 +81,8 @@ static int set_width(struct replace *r, const struct model_config *config, const
 }
 
 /* The file's object becomes the block's config. */
-static int read_guest(struct replace *r, const struct model_config *config, const struct entry *entry,
-                      struct error *err)
+static int replace_read_guest(struct replace *r, const struct model_config *config, const struct entry *entry,
+                              struct error *err)
 {
     char *text = NULL, *inner = NULL, note[WRAPPER_NOTE_BYTES];
     json_error_t why;
@@ -113,10 +113,11 @@ static int set_entry(struct replace *r, const struct model_config *config, const
                          entry->value, r->n_blocks, r->n_blocks - 1);
     if (r->widths[entry->block] || r->guests[entry->block])
         return error_set(err, -EDOM, "--replace names block %" PRIu64 " twice", entry->block);
-    return entry->has_width ? set_width(r, config, entry, err) : read_guest(r, config, entry, err);
+    return entry->has_width ? set_width(r, config, entry, err) : replace_read_guest(r, config, entry, err);
 }
 
-static int read_option(struct replace *r, const struct model_config *config, const char *option, struct error *err)
+static int replace_read_option(struct replace *r, const struct model_config *config, const char *option,
+                               struct error *err)
 {
     const char *at = option;
     struct entry entry;
@@ -129,7 +130,7 @@ static int read_option(struct replace *r, const struct model_config *config, con
     if (!r->widths || !r->guests || !r->units)
         return error_memory(err);
     do {
-        if (read_entry(&entry, &at))
+        if (replace_read_entry(&entry, &at))
             return refuse_option(option, err);
         rc = set_entry(r, config, &entry, err);
     } while (!rc && at[0] == ',' && at[1] != 'm' && at++);
@@ -170,7 +171,7 @@ static int replace_config(char **text, const struct replace *r, const struct mod
     return *text ? 0 : error_memory(err);
 }
 
-static int open_models(struct replace *r, const char *option, struct error *err)
+static int replace_open_models(struct replace *r, const char *option, struct error *err)
 {
     struct client_derive *d = &r->derive;
     struct model_config config;
@@ -178,7 +179,7 @@ static int open_models(struct replace *r, const char *option, struct error *err)
     int rc = model_config_parse(&config, d->old_config, d->n_old_config, err);
 
     if (!rc)
-        rc = read_option(r, &config, option, err);
+        rc = replace_read_option(r, &config, option, err);
     if (!rc)
         rc = replace_config(&text, r, &config, err);
     return rc ? rc : client_derive_models(d, &config, text, err);
@@ -276,8 +277,8 @@ static const struct program_operation *find_out(const struct program *old, const
 
 /* A layer's tensors, if it has the feed-forward layer. Its own are those of another shape, which get the chosen units,
  * and what the map out adds to its result: a bias has no units. */
-static int take_layer(struct replace *r, const struct model_layer *to, const struct model_layer *from,
-                      const struct safetensors *file, struct error *err)
+static int replace_take_layer(struct replace *r, const struct model_layer *to, const struct model_layer *from,
+                              const struct safetensors *file, struct error *err)
 {
     const struct model *old = &r->derive.old, *model = &r->derive.model;
     const struct model_unit *unit = &model->units[model->visits[to->first_visit]],
@@ -319,7 +320,7 @@ static void take_fresh(struct replace *r, const struct model_layer *layer)
 }
 
 /* A use of client_derive_read. */
-static int find_origins(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
+static int replace_find_origins(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
     struct replace *r = data;
     const struct model_layer *const first = &d->model.layers[d->model.first_block];
@@ -329,7 +330,7 @@ static int find_origins(struct client_derive *d, const struct safetensors *from,
         if (r->guests[l->index])
             take_fresh(r, l);
         else if (r->widths[l->index])
-            rc = take_layer(r, l, client_derive_layer(&d->old, l->index, l->part), from, err);
+            rc = replace_take_layer(r, l, client_derive_layer(&d->old, l->index, l->part), from, err);
     return rc;
 }
 
@@ -340,9 +341,9 @@ int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, 
     int rc = client_derive_open(&r.derive, in, err);
 
     if (!rc)
-        rc = open_models(&r, in->replace, err);
+        rc = replace_open_models(&r, in->replace, err);
     if (!rc)
-        rc = client_derive_read(&r.derive, CHECKPOINT_WEIGHTS, find_origins, &r, err);
+        rc = client_derive_read(&r.derive, CHECKPOINT_WEIGHTS, replace_find_origins, &r, err);
     if (!rc)
         rc = client_derive_write(replaced, &r.derive, in, err);
     client_derive_say(note, &r.derive);

@@ -40,7 +40,7 @@ int client_resume_lock(int directory_fd, const char *path, const struct client_w
     return 0;
 }
 
-static int join(char out[PATH_MAX], const char *directory, const char *name, struct error *err)
+static int resume_join(char out[PATH_MAX], const char *directory, const char *name, struct error *err)
 {
     return snprintf(out, PATH_MAX, "%s/%s", directory, name) < PATH_MAX
                ? 0
@@ -51,11 +51,11 @@ static bool is_there(const char *directory, const char *name)
 {
     char path[PATH_MAX];
 
-    return join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
+    return resume_join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
 /* A step-N without its training.json, and not a run that has such a name. */
-static bool is_torn(const char *path)
+static bool resume_is_torn(const char *path)
 {
     uint64_t step;
 
@@ -81,7 +81,7 @@ static bool split_latest(char directory[PATH_MAX], const char *given)
 }
 
 /* Splits --resume RUN, RUN/step-N or RUN/latest. *newest: the newest whole checkpoint must be found. */
-static int split(struct client_resume *r, const char *given, bool *newest, struct error *err)
+static int resume_split(struct client_resume *r, const char *given, bool *newest, struct error *err)
 {
     struct stat st;
     char real[PATH_MAX];
@@ -97,7 +97,7 @@ static int split(struct client_resume *r, const char *given, bool *newest, struc
                          given);
     if (*newest)
         return 0;
-    *newest = !is_there(given, CHECKPOINT_TRAINING) && !is_torn(real);
+    *newest = !is_there(given, CHECKPOINT_TRAINING) && !resume_is_torn(real);
     if (*newest) {
         snprintf(r->directory, sizeof r->directory, "%s", given);
         return 0;
@@ -131,7 +131,8 @@ static int no_checkpoint(const char *directory, struct error *err)
 }
 
 /* Reads and checks the checkpoint at r->path. *damaged: its content is not what was written. */
-static int read_checkpoint(struct client_resume *r, bool *damaged, const struct client_watch *watch, struct error *err)
+static int resume_read_checkpoint(struct client_resume *r, bool *damaged, const struct client_watch *watch,
+                                  struct error *err)
 {
     int fd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -160,12 +161,12 @@ struct search {
     struct error reason; /* of the newest that is damaged */
 };
 
-static int name_step(struct client_resume *r, uint64_t step, struct error *err)
+static int resume_name_step(struct client_resume *r, uint64_t step, struct error *err)
 {
     char name[40];
 
     snprintf(name, sizeof name, "step-%" PRIu64, step);
-    return join(r->path, r->directory, name, err);
+    return resume_join(r->path, r->directory, name, err);
 }
 
 /* The disk did not give what it holds. */
@@ -185,10 +186,10 @@ static int find_whole(struct search *s, struct client_resume *r, size_t least, c
 
     s->whole = c->n;
     for (size_t i = c->n; damaged && i-- > least;) {
-        rc = name_step(r, c->steps[i], err);
+        rc = resume_name_step(r, c->steps[i], err);
         if (rc)
             return rc;
-        rc = read_checkpoint(r, &damaged, watch, err);
+        rc = resume_read_checkpoint(r, &damaged, watch, err);
         s->whole = rc ? s->whole : i;
         if (damaged && i + 1 == c->n)
             s->reason = *err;
@@ -234,7 +235,7 @@ static int take_named(struct search *s, struct client_resume *r, const struct cl
     if (rc)
         return rc;
     memcpy(r->path, path, sizeof path);
-    rc = read_checkpoint(r, &damaged, watch, err);
+    rc = resume_read_checkpoint(r, &damaged, watch, err);
     if (damaged)
         error_append(err, "; eps train --resume %s takes the newest checkpoint that is whole", r->directory);
     s->whole = at;
@@ -266,8 +267,8 @@ static int pass_damaged(struct client_resume *r, const struct search *s, struct 
     return 0;
 }
 
-static int find_checkpoint(struct client_resume *r, bool newest, int directory_fd, const struct client_watch *watch,
-                           struct error *err)
+static int resume_find_checkpoint(struct client_resume *r, bool newest, int directory_fd,
+                                  const struct client_watch *watch, struct error *err)
 {
     struct search search = {.whole = 0};
     int rc = client_checkpoints_list_torn_too(&search.standing, directory_fd, err);
@@ -296,7 +297,8 @@ int client_resume_await(char directory[PATH_MAX], const struct eps_train_options
 
     client_resume_init(&r);
     *directory = 0;
-    if (given->resume && given->out && split(&r, given->resume, &newest, &ignored) == 0 && !is_in_place(&r, given->out))
+    if (given->resume && given->out && resume_split(&r, given->resume, &newest, &ignored) == 0 &&
+        !is_in_place(&r, given->out))
         fd = open(r.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         memcpy(directory, r.directory, sizeof r.directory);
@@ -320,7 +322,7 @@ int client_resume_open(struct client_resume *r, const struct eps_train_options *
     bool newest;
 
     client_resume_init(r);
-    int rc = split(r, given->resume, &newest, err);
+    int rc = resume_split(r, given->resume, &newest, err);
     if (rc)
         return rc;
     int fd = open(r->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -332,7 +334,7 @@ int client_resume_open(struct client_resume *r, const struct eps_train_options *
         rc = client_resume_lock(fd, r->directory, watch, err);
     }
     if (!rc)
-        rc = find_checkpoint(r, newest, fd, watch, err);
+        rc = resume_find_checkpoint(r, newest, fd, watch, err);
     if (!r->in_place)
         close(fd);
     if (!rc && r->in_place) {

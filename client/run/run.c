@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int check_names(const struct eps_train_options *in, struct error *err)
+static int run_check_names(const struct eps_train_options *in, struct error *err)
 {
     if (in->change && !in->resume)
         return error_set(err, -EDOM, "--change %.100s is for a resumed run: give --resume, or leave it out",
@@ -39,7 +39,7 @@ static int check_names(const struct eps_train_options *in, struct error *err)
 }
 
 /* The rows of which batch norms have statistics: those of a part, or of a ghost batch. */
-static void note_norms(struct client_run *run)
+static void run_note_norms(struct client_run *run)
 {
     struct eps_train_options *o = &run->options;
     const uint32_t ghost = run->model.config.image.ghost_batch;
@@ -69,7 +69,7 @@ static int divide_rows(struct client_run *run, struct error *err)
     if (!rc)
         client_source_describe(o->task_note, sizeof o->task_note, run->source);
     if (!rc && run->model.config.image.height)
-        note_norms(run);
+        run_note_norms(run);
     return rc;
 }
 
@@ -201,7 +201,7 @@ static int check_content(const struct client_data *data, const struct client_con
                      stored->tokens, stored->hash);
 }
 
-static int check_freeze(const struct client_run *run, struct error *err)
+static int run_check_freeze(const struct client_run *run, struct error *err)
 {
     struct model model;
 
@@ -220,7 +220,7 @@ static int check_stored(const struct client_run *run, int rc, struct error *err)
     if (rc == -ENOENT && run->model.config_fd >= 0) /* the model was found */
         error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
     if (!rc)
-        rc = check_freeze(run, err);
+        rc = run_check_freeze(run, err);
     if (!rc)
         rc = check_content(&run->data, &record->data, "--data", err);
     if (!rc && run->asked.eval_data)
@@ -233,10 +233,10 @@ int client_run_new(struct client_run *run, const struct eps_train_options *in, c
 {
     client_run_init(run);
     run->asked = *in;
-    int rc = check_names(in, err);
+    int rc = run_check_names(in, err);
     if (!rc)
         rc = client_choose(run, in, watch, err);
-    return rc ? rc : check_freeze(run, err);
+    return rc ? rc : run_check_freeze(run, err);
 }
 
 int client_run_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
@@ -253,7 +253,7 @@ int client_run_resume(struct client_run *run, const struct eps_train_options *in
     if (!rc)
         rc = check_input(run, in, err);
     if (!rc)
-        rc = check_names(&run->asked, err);
+        rc = run_check_names(&run->asked, err);
     if (rc)
         return rc;
     struct eps_train_options sources = run->asked;
@@ -277,7 +277,7 @@ int client_run_attach(struct client_run *run, struct client_attach *attach, cons
     if (!rc)
         rc = check_input(run, in, err);
     if (!rc)
-        rc = check_names(&run->asked, err);
+        rc = run_check_names(&run->asked, err);
     if (rc)
         return rc;
     rc = client_choose_rows(run, &run->asked, watch, err);

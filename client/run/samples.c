@@ -59,7 +59,7 @@ struct writing {
     struct error err;
 };
 
-static void on_begin(void *user, size_t prompt, uint32_t sample)
+static void samples_on_begin(void *user, size_t prompt, uint32_t sample)
 {
     struct writing *writing = user;
 
@@ -68,7 +68,7 @@ static void on_begin(void *user, size_t prompt, uint32_t sample)
     writing->text.n = 0;
 }
 
-static void on_token(void *user, uint32_t id, const char *text, size_t n)
+static void samples_on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct writing *writing = user;
 
@@ -77,7 +77,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
         writing->rc = client_text_add(&writing->text, text, n, &writing->err);
 }
 
-static void on_end(void *user, const struct eps_generated *generated)
+static void samples_on_end(void *user, const struct eps_generated *generated)
 {
     struct writing *writing = user;
     struct client_steps *s = writing->steps;
@@ -93,7 +93,7 @@ static void on_end(void *user, const struct eps_generated *generated)
 }
 
 /* Asked several times a second. Meanwhile the run's own session must answer its daemon. */
-static int should_stop(void *user)
+static int samples_should_stop(void *user)
 {
     struct writing *writing = user;
     struct client_steps *s = writing->steps;
@@ -115,7 +115,7 @@ static void note_failure(struct client_steps *s, const char *why)
     client_steps_note(s, sentence.text);
 }
 
-static struct eps_prompt *make_prompts(const struct eps_train_options *o)
+static struct eps_prompt *samples_make_prompts(const struct eps_train_options *o)
 {
     struct eps_prompt *prompts = calloc(o->n_sample_prompts, sizeof *prompts);
 
@@ -126,10 +126,10 @@ static struct eps_prompt *make_prompts(const struct eps_train_options *o)
 
 void client_samples_write(struct client_steps *s)
 {
-    static const struct eps_generate_events events = {.on_begin = on_begin,
-                                                      .on_token = on_token,
-                                                      .on_end = on_end,
-                                                      .should_stop = should_stop};
+    static const struct eps_generate_events events = {.on_begin = samples_on_begin,
+                                                      .on_token = samples_on_token,
+                                                      .on_end = samples_on_end,
+                                                      .should_stop = samples_should_stop};
     const struct eps_train_options *o = &s->run->options;
     struct writing writing = {.steps = s};
     struct eps_generated generated;
@@ -138,7 +138,7 @@ void client_samples_write(struct client_steps *s)
     if (!client_samples_are_due(o, s->done) || s->stop || s->done != s->opened)
         return;
     struct eps_generate_options options = eps_generate_defaults();
-    struct eps_prompt *prompts = make_prompts(o);
+    struct eps_prompt *prompts = samples_make_prompts(o);
     options.connect = s->address;
     options.base_model = o->base_model;
     options.wait = 0;

@@ -22,7 +22,7 @@ void client_steps_note(const struct client_steps *s, const char *sentence)
     client_tell(s->events->on_note, s->user, sentence);
 }
 
-static void on_lost(struct client_steps *s, const struct message *m)
+static void steps_on_lost(struct client_steps *s, const struct message *m)
 {
     struct error sentence;
     const bool left = m->lost.how == LOSS_TOLD, begun = left || m->lost.how == LOSS_WORKING;
@@ -59,7 +59,7 @@ static void on_status(struct client_steps *s, const struct message *m)
     s->cut_asked = s->waits_ms != 0;
 }
 
-static void on_aside(void *data, const struct message *m)
+static void steps_on_aside(void *data, const struct message *m)
 {
     struct client_steps *s = data;
 
@@ -72,7 +72,7 @@ static void on_aside(void *data, const struct message *m)
     if (m->kind == MESSAGE_MEMORY_REPLY)
         client_memory_hear(&s->memory, m);
     if (m->kind == MESSAGE_LOST)
-        on_lost(s, m);
+        steps_on_lost(s, m);
     if (m->kind == MESSAGE_STATUS_REPLY)
         on_status(s, m);
     if (m->kind == MESSAGE_STOP && s->stop == 0) {
@@ -88,7 +88,7 @@ void client_steps_init(struct client_steps *s)
     s->asked = MESSAGE_NO_STEP;
     s->before = s->given.lr = NAN;
     client_best_init(&s->best);
-    s->link->on_aside = on_aside;
+    s->link->on_aside = steps_on_aside;
     s->link->aside_data = s;
 }
 
@@ -361,7 +361,7 @@ int client_steps_on_done(struct client_steps *s, const struct message *m, struct
 }
 
 /* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */
-static bool is_over(const struct client_steps *s)
+static bool steps_is_over(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
@@ -391,7 +391,7 @@ static int hear(struct client_steps *s, struct error *err)
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return client_steps_on_done(s, &m, err);
     else if (client_link_is_aside(&m))
-        on_aside(s, &m);
+        steps_on_aside(s, &m);
     else
         return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
     return 0;
@@ -401,7 +401,7 @@ static int take_steps(struct client_steps *s, struct error *err)
 {
     int rc = client_steps_begin(s, err);
 
-    while (!rc && !is_over(s)) {
+    while (!rc && !steps_is_over(s)) {
         client_steps_mirror(s);
         if (client_steps_save_is_due(s) && !s->saving)
             client_steps_ask_save(s);

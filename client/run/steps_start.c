@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int begin(struct client_steps *s, struct error *err)
+static int steps_start_begin(struct client_steps *s, struct error *err)
 {
     const struct client_run *run = s->run;
 
@@ -63,7 +63,7 @@ static int find_references(struct client_steps *s, bool begins, struct error *er
 }
 
 /* Decides as the run did so far. */
-static void recall(struct client_steps *s, const struct client_past *past)
+static void steps_start_recall(struct client_steps *s, const struct client_past *past)
 {
     s->best = past->best;
     s->n_skipped = past->n_skipped;
@@ -94,7 +94,7 @@ static bool fill_line(void *data, struct eps_step *lost)
     return true;
 }
 
-static int open_metrics(struct client_steps *s, struct error *err)
+static int steps_start_open_metrics(struct client_steps *s, struct error *err)
 {
     const int fd = s->run->directory_fd;
     int rc = s->run->resume.in_place ? client_metrics_reopen(&s->metrics, fd, s->run->first_step, fill_line, s, err)
@@ -122,16 +122,16 @@ static int make_up_evaluation(struct client_steps *s, struct error *err)
 
 int client_steps_start(struct client_steps *s, struct error *err)
 {
-    int rc = begin(s, err);
+    int rc = steps_start_begin(s, err);
 
     if (!rc)
         rc = find_references(s, !s->run->continues, err);
     if (!rc) {
-        recall(s, &s->run->resume.past);
+        steps_start_recall(s, &s->run->resume.past);
         rc = measure_before(s, err);
     }
     if (!rc)
-        rc = open_metrics(s, err);
+        rc = steps_start_open_metrics(s, err);
     if (!rc && s->run->resume.lacks_evaluation)
         rc = make_up_evaluation(s, err);
     return rc ? rc : client_steps_ask(s, err); /* a stop before the next step ends the run here */
@@ -150,7 +150,7 @@ static void say_taken(const struct client_steps *s, const struct client_attach *
 }
 
 /* Takes steps in that ended while the job had no client: their lines, and what is due after the last one. */
-static int catch_up(struct client_steps *s, const struct message *m, struct error *err)
+static int steps_start_catch_up(struct client_steps *s, const struct message *m, struct error *err)
 {
     int rc = 0;
 
@@ -182,7 +182,7 @@ static int take_job(struct client_steps *s, const struct client_attach *attach, 
      * daemon knows, and is asked. */
     if (m.taken.n == 0 && client_steps_has_saved(s, s->covered))
         s->asked = s->covered;
-    recall(s, &past);
+    steps_start_recall(s, &past);
     rc = find_references(s, s->opened == 0, err); /* the last client may have ended before it had them all */
     if (rc)
         return rc;
@@ -190,7 +190,7 @@ static int take_job(struct client_steps *s, const struct client_attach *attach, 
     if (!rc && s->done == s->opened && client_past_lacks_evaluation(&past, &s->run->resume.record.options, s->done))
         rc = make_up_evaluation(s, err);
     if (!rc)
-        rc = catch_up(s, &m, err);
+        rc = steps_start_catch_up(s, &m, err);
     if (!rc)
         client_steps_end_early(s);
     s->since_ns = uv_hrtime();
@@ -199,7 +199,7 @@ static int take_job(struct client_steps *s, const struct client_attach *attach, 
 
 int client_steps_take_over(struct client_steps *s, const struct client_attach *attach, struct error *err)
 {
-    int rc = begin(s, err);
+    int rc = steps_start_begin(s, err);
 
     if (!rc)
         rc = take_job(s, attach, err);

@@ -31,7 +31,7 @@ void client_train_note(const struct client_train *t, const char *sentence)
     client_tell(t->steps.events->on_note, t->steps.user, sentence);
 }
 
-static void on_queued(void *data, const struct message *m)
+static void train_on_queued(void *data, const struct message *m)
 {
     struct error sentence;
 
@@ -118,7 +118,7 @@ static int make_side(struct client_train *t, struct error *err)
     return rc;
 }
 
-static int open_job(struct client_train *t, struct error *err)
+static int train_open_job(struct client_train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
     const bool thaws = client_run_job_end(&t->run) < o->steps, adam = o->optimizer != EPS_SGD;
@@ -172,7 +172,7 @@ static int open_job(struct client_train *t, struct error *err)
 static int open_traced_job(struct client_train *t, struct error *err)
 {
     const uint64_t since = trace_begin(t->steps.trace);
-    int rc = open_job(t, err);
+    int rc = train_open_job(t, err);
 
     if (t->steps.trace)
         trace_end(t->steps.trace, since, "open job", NULL, NULL);
@@ -353,7 +353,7 @@ static int await_source(const struct client_train *t, const struct eps_train_opt
 }
 
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
-static int open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
+static int train_open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
     enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
     struct eps_train_options options = restart->options;
@@ -422,10 +422,10 @@ static int open_mirror(struct client_train *t, const struct client_restart *rest
 }
 
 /* Begins a job for a new or a resumed run, and runs its steps. */
-static int begin(struct client_train *t, const struct client_restart *restart, struct error *err)
+static int train_begin(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
     uint32_t n_workers;
-    int rc = open_run(t, restart, err); /* choosing may take long, and a session must not wait for it */
+    int rc = train_open_run(t, restart, err); /* choosing may take long, and a session must not wait for it */
 
     if (!rc)
         rc = count_workers(t, &n_workers, err);
@@ -498,7 +498,7 @@ static int take_over(struct client_train *t, const struct client_restart *restar
 }
 
 /* After the last step of the job. */
-static int finish(struct client_train *t, struct error *err)
+static int train_finish(struct client_train *t, struct error *err)
 {
     int rc = client_steps_go_on(&t->steps)
                  ? 0
@@ -519,12 +519,12 @@ static int attempt(struct client_train *t, struct client_restart *restart, bool 
     int rc = client_link_init(&t->link, err);
     client_steps_init(&t->steps);
     t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
-    t->link.on_queued = on_queued;
+    t->link.on_queued = train_on_queued;
     t->link.queued_data = t;
     if (!rc)
-        rc = restart->options.attach ? take_over(t, restart, err) : begin(t, restart, err);
+        rc = restart->options.attach ? take_over(t, restart, err) : train_begin(t, restart, err);
     if (!rc)
-        rc = finish(t, err);
+        rc = train_finish(t, err);
     t->spawn.replaces = false;
     if (rc && t->run.complete && restart->n > 0) /* the last attempt lost its daemon after the last checkpoint */
         rc = 0;

@@ -40,7 +40,7 @@ static void add_remedy(const struct client_train *t, struct error *err)
 }
 
 /* The loop ended without an error. Checks whether the run was complete, and everything written. */
-static int conclude(const struct client_train *t, struct error *err)
+static int train_end_conclude(const struct client_train *t, struct error *err)
 {
     const struct client_steps *s = &t->steps;
     const bool cut = s->cut_short && s->covered < s->opened; /* else a worker has come, and the step was finished */
@@ -105,5 +105,5 @@ static int describe_failure(const struct client_train *t, int rc, struct error *
 
 int client_train_conclude(const struct client_train *t, int rc, struct error *err)
 {
-    return rc && !ended_wait_for_room(t, rc) ? describe_failure(t, rc, err) : conclude(t, err);
+    return rc && !ended_wait_for_room(t, rc) ? describe_failure(t, rc, err) : train_end_conclude(t, err);
 }

@@ -19,12 +19,12 @@ static struct eps_train_options plan_options(const struct client_train *t)
     return o;
 }
 
-static const char *name_of(const struct eps_plan_form *form)
+static const char *train_form_name_of(const struct eps_plan_form *form)
 {
     return form->approximate ? form->approximate : "exact gradients";
 }
 
-static const char *assumed(const struct eps_plan_form *form)
+static const char *train_form_assumed(const struct eps_plan_form *form)
 {
     return form->measured ? "" : " by assumed rates";
 }
@@ -43,7 +43,7 @@ static void say_saving(struct error *sentence, const struct eps_plan_form *form)
             sentence,
             "as predicted%s, %.3g ms a step, with exact gradients in as much device memory %.3g ms; activations "
             "kept %s, exact %s",
-            assumed(form), form->step_ms, form->exact_step_ms, eps_format_bytes(bytes, form->kept_bytes),
+            train_form_assumed(form), form->step_ms, form->exact_step_ms, eps_format_bytes(bytes, form->kept_bytes),
             eps_format_bytes(exact_bytes, form->exact_kept_bytes));
 }
 
@@ -52,16 +52,16 @@ static void say_choice(struct error *sentence, const struct eps_plan_form *chose
 {
     char bytes[24], exact_bytes[24];
 
-    error_set(sentence, 0, "--approximate any chose %s: ", name_of(chosen));
+    error_set(sentence, 0, "--approximate any chose %s: ", train_form_name_of(chosen));
     if (chosen == exact)
-        error_append(sentence, "no form is predicted%s to take 5 %% less time a step", assumed(exact));
+        error_append(sentence, "no form is predicted%s to take 5 %% less time a step", train_form_assumed(exact));
     else if (!exact->is_there)
         error_append(sentence, "exact gradients do not fit");
     else
         error_append(sentence,
                      "%.0f %% less time a step than exact gradients in this budget, as predicted%s; device memory %s, "
                      "exact %s",
-                     100 * (1 - chosen->step_ms / exact->step_ms), assumed(exact),
+                     100 * (1 - chosen->step_ms / exact->step_ms), train_form_assumed(exact),
                      eps_format_bytes(bytes, chosen->device_bytes), eps_format_bytes(exact_bytes, exact->device_bytes));
 }
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int describe(struct client_weights *w, const struct client_run *run, const struct client_job *job,
-                    struct error *err)
+static int weights_describe(struct client_weights *w, const struct client_run *run, const struct client_job *job,
+                            struct error *err)
 {
     const struct eps_train_options options = client_run_job_options(run);
     const int rc = client_options_model(&w->model, &run->model.config, &options, err);
@@ -28,7 +28,7 @@ static int describe(struct client_weights *w, const struct client_run *run, cons
 }
 
 /* Takes fd. */
-static int map(struct client_weights *w, int fd, uint64_t bytes, struct error *err)
+static int weights_map(struct client_weights *w, int fd, uint64_t bytes, struct error *err)
 {
     w->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     int rc = w->fd < 0 ? error_set(err, -errno, "the daemon's weights: %s", strerror(errno)) : 0;
@@ -64,13 +64,13 @@ static int take_page(struct client_weights *w, uint32_t first, const struct mess
         return error_set(err, -EPROTO, "the daemon's weights after step %" PRIu64 " are not those of this run", step);
     }
     if (!w->segment.base)
-        return map(w, fd, m->mapped.weights_bytes, err);
+        return weights_map(w, fd, m->mapped.weights_bytes, err);
     close(fd);
     return 0;
 }
 
 /* Asks where each unit is. */
-static int locate(struct client_weights *w, const struct client_job *job, uint64_t step, struct error *err)
+static int run_weights_locate(struct client_weights *w, const struct client_job *job, uint64_t step, struct error *err)
 {
     struct message m = {.kind = MESSAGE_MAPPED};
     int rc = 0, fd;
@@ -95,7 +95,7 @@ static const char *coded(const struct model_piece *piece)
 }
 
 /* Adds the rows of a piece to its tensor, behind those that it has. Rows that follow in memory become one piece. */
-static void add(struct client_weights *w, uint32_t unit, const struct model_piece *piece)
+static void weights_add(struct client_weights *w, uint32_t unit, const struct model_piece *piece)
 {
     const struct model_tensor *t = &w->model.tensors[piece->tensor];
     struct eps_tensor *tensor = &w->tensors[piece->tensor];
@@ -115,7 +115,7 @@ static void add(struct client_weights *w, uint32_t unit, const struct model_piec
                                                            .n_rows = piece->n_rows};
 }
 
-static void name(struct client_weights *w, uint32_t i)
+static void weights_name(struct client_weights *w, uint32_t i)
 {
     static const enum eps_number types[NUMBER_TYPES] = {EPS_FP32, EPS_BF16, EPS_FP16};
     const struct model_tensor *t = &w->model.tensors[i];
@@ -134,7 +134,7 @@ static void name(struct client_weights *w, uint32_t i)
 }
 
 /* Gives each tensor room for its pieces. */
-static void divide(struct client_weights *w)
+static void weights_divide(struct client_weights *w)
 {
     struct eps_tensor_piece *next = w->pieces;
 
@@ -146,10 +146,10 @@ static void divide(struct client_weights *w)
     }
 }
 
-static void list(struct client_weights *w)
+static void weights_list(struct client_weights *w)
 {
     for (uint32_t t = 0; t < w->model.n_tensors; t++)
-        name(w, t);
+        weights_name(w, t);
     for (uint32_t u = 0; u < w->model.n_units; u++)
         for (uint32_t i = 0; i < w->model.units[u].n_pieces; i++) {
             const struct model_piece *piece = &w->model.pieces[w->model.units[u].first_piece + i];
@@ -157,7 +157,7 @@ static void list(struct client_weights *w)
             tensor->type = piece->form == FORM_BF16 ? EPS_BF16 : tensor->type;
             tensor->why = coded(piece);
             if (!tensor->why)
-                add(w, u, piece);
+                weights_add(w, u, piece);
         }
 }
 
@@ -168,15 +168,15 @@ int client_weights_show(struct client_weights *w, const struct client_run *run, 
     int rc = 0;
 
     if (!w->segment.base) {
-        rc = describe(w, run, job, err);
+        rc = weights_describe(w, run, job, err);
         if (!rc)
-            divide(w);
+            weights_divide(w);
     }
     if (!rc)
-        rc = locate(w, job, step, err);
+        rc = run_weights_locate(w, job, step, err);
     if (rc)
         return rc;
-    list(w);
+    weights_list(w);
     const struct eps_weights weights = {
         .step = step, .n_tensors = w->model.n_tensors, .tensors = w->tensors, .fd = w->fd, .bytes = w->segment.bytes};
     o->on_weights(o->weights_user, &weights);

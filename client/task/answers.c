@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const struct client_listed *of(const struct client_source *source)
+static const struct client_listed *answers_of(const struct client_source *source)
 {
     return (const struct client_listed *)source;
 }
@@ -23,7 +23,7 @@ static const struct client_listed_ops conversations = {
     .none = "no conversation has an answer within",
 };
 
-static int open_source(struct client_source *source, struct error *err)
+static int answers_open_source(struct client_source *source, struct error *err)
 {
     return client_listed_open(source, &conversations, err);
 }
@@ -36,11 +36,11 @@ static int open_packed(struct client_source *source, struct error *err)
     if (!rc)
         rc = client_source_check_packs(&model, err);
     model_free(&model);
-    return rc ? rc : open_source(source, err);
+    return rc ? rc : answers_open_source(source, err);
 }
 
-static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                     struct error *err)
+static int answers_read_part(struct client_source *source, enum client_part part,
+                             const struct client_source_rules *rules, struct error *err)
 {
     return client_document_rows_read(source, part,
                                      (struct client_documents_rules){.train_on = rules->train_on ? rules->train_on
@@ -54,31 +54,31 @@ static int read_part(struct client_source *source, enum client_part part, const 
 }
 
 /* Packed rows are as long as documents may be at most. */
-static uint32_t choose_seq(const struct client_source *source)
+static uint32_t answers_choose_seq(const struct client_source *source)
 {
     return client_documents_seq(client_source_packs(source) ? UINT32_MAX / 2 : client_listed_longest(source),
                                 source->setup.config->n_positions);
 }
 
-static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+static int answers_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
-    ((struct client_listed *)source)->seq = rules->seq ? rules->seq : choose_seq(source);
+    ((struct client_listed *)source)->seq = rules->seq ? rules->seq : answers_choose_seq(source);
     const int rc = client_listed_settle(source, rules, err);
 
     return rc || !client_source_packs(source) ? rc : client_packed_settle(source, rules, err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void answers_measure(struct client_source_facts *out, const struct client_source *source)
 {
     client_listed_measure(out, source);
-    out->seq = choose_seq(source);
+    out->seq = answers_choose_seq(source);
     if (client_source_packs(source)) {
         out->flows = true;
         out->n_rows = client_packed_of(source)->packing.n_rows;
     }
 }
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int answers_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_packed_rows *p = (struct client_packed_rows *)source;
 
@@ -94,10 +94,10 @@ static size_t describe_packed(char *out, size_t cap, const struct client_packed 
                             p->n / rows, 100 * (double)client_packed_tokens(p) / (rows * p->seq));
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void answers_describe(char *out, size_t cap, const struct client_source *source)
 {
     static const char *const words[] = {[EPS_CUT] = "cut", [EPS_DROPPED] = "dropped", [EPS_UNANSWERED] = "unanswered"};
-    const struct client_listed *l = of(source);
+    const struct client_listed *l = answers_of(source);
     const struct client_corpus *documents = &l->corpus[CLIENT_TRAIN];
     const char *row = client_source_packs(source) ? "documents" : "rows", *between = "";
     size_t used = (size_t)snprintf(out, cap, "%zu conversations", documents->n_lines);
@@ -119,8 +119,8 @@ static void describe(char *out, size_t cap, const struct client_source *source)
         snprintf(out + used, cap - used, " and left out");
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int answers_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                            struct client_sample sample, struct error *err)
 {
     const struct client_packed_rows *p = (const struct client_packed_rows *)source;
 
@@ -128,21 +128,21 @@ static int read_row(struct client_source *source, const struct client_row_fields
                                 source->seq, err);
 }
 
-static int read_packed(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                       struct client_sample sample, struct error *err)
+static int answers_read_packed(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                               struct client_sample sample, struct error *err)
 {
     const struct client_packed_rows *p = (const struct client_packed_rows *)source;
 
     return client_packed_get(&p->packed[part], row, p->work, (uint32_t)sample.id, err);
 }
 
-static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int answers_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
     (void)source, (void)loss;
     return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
 }
 
-static void close_source(struct client_source *source)
+static void answers_close_source(struct client_source *source)
 {
     free(((struct client_packed_rows *)source)->work);
 }
@@ -155,16 +155,16 @@ const struct client_source_ops client_source_conversations = {
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
     .documents = CLIENT_DOCUMENTS,
     .packing = &client_source_packed,
-    .open = open_source,
+    .open = answers_open_source,
     .open_files = client_data_open,
-    .read = read_part,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
-    .score = score,
-    .close = close_source,
+    .read = answers_read_part,
+    .settle = answers_settle,
+    .measure = answers_measure,
+    .divide = answers_divide,
+    .describe = answers_describe,
+    .read_row = answers_read_row,
+    .score = answers_score,
+    .close = answers_close_source,
 };
 
 const struct client_source_ops client_source_packed = {
@@ -176,12 +176,12 @@ const struct client_source_ops client_source_packed = {
         1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS | 1u << CLIENT_FIELD_ENTRIES,
     .open = open_packed,
     .open_files = client_data_open,
-    .read = read_part,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_packed,
-    .score = score,
-    .close = close_source,
+    .read = answers_read_part,
+    .settle = answers_settle,
+    .measure = answers_measure,
+    .divide = answers_divide,
+    .describe = answers_describe,
+    .read_row = answers_read_packed,
+    .score = answers_score,
+    .close = answers_close_source,
 };

@@ -5,29 +5,29 @@
 
 enum { DEFAULT_SEQ = 1024 };
 
-static const struct client_listed *of(const struct client_source *source)
+static const struct client_listed *document_rows_of(const struct client_source *source)
 {
     return (const struct client_listed *)source;
 }
 
 uint32_t client_document_rows_length(const struct client_source *source, enum client_part data, size_t k)
 {
-    return client_document_inputs(&of(source)->corpus[data].list[k]);
+    return client_document_inputs(&document_rows_of(source)->corpus[data].list[k]);
 }
 
 enum eps_fate client_document_rows_fate(const struct client_source *source, enum client_part data, size_t k,
                                         enum eps_long long_rows)
 {
-    return client_documents_fate(&of(source)->corpus[data], k, of(source)->seq, long_rows);
+    return client_documents_fate(&document_rows_of(source)->corpus[data], k, document_rows_of(source)->seq, long_rows);
 }
 
 int client_document_rows_refuse(const struct client_source *source, enum client_part data, size_t k, struct error *err)
 {
-    const struct client_corpus *documents = &of(source)->corpus[data];
+    const struct client_corpus *documents = &document_rows_of(source)->corpus[data];
 
-    if (client_document_inputs(&documents->list[k]) <= of(source)->seq)
+    if (client_document_inputs(&documents->list[k]) <= document_rows_of(source)->seq)
         return 0;
-    return client_documents_refuse(documents, client_source_data(source, data), k, of(source)->seq, err);
+    return client_documents_refuse(documents, client_source_data(source, data), k, document_rows_of(source)->seq, err);
 }
 
 int client_document_rows_read(struct client_source *source, enum client_part part, struct client_documents_rules rules,

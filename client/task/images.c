@@ -41,7 +41,7 @@ struct pictures {
     unsigned n_threads;
 };
 
-static const struct pictures *of(const struct client_source *source)
+static const struct pictures *images_of(const struct client_source *source)
 {
     return (const struct pictures *)source;
 }
@@ -51,17 +51,17 @@ static uint32_t n_pixels(const struct pictures *p)
     return p->frame.height * p->frame.width;
 }
 
-static uint32_t length(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t images_length(const struct client_source *source, enum client_part data, size_t k)
 {
     (void)data, (void)k;
-    return n_pixels(of(source));
+    return n_pixels(images_of(source));
 }
 
-static const struct client_listed_ops images = {.what = "image", .group = 1, .flows = true, .length = length};
+static const struct client_listed_ops images = {.what = "image", .group = 1, .flows = true, .length = images_length};
 
 /* ---- Opened, read, settled ---- */
 
-static void close_source(struct client_source *source)
+static void images_close_source(struct client_source *source)
 {
     struct pictures *p = (struct pictures *)source;
 
@@ -73,14 +73,14 @@ static void close_source(struct client_source *source)
     }
 }
 
-static int open_source(struct client_source *source, struct error *err)
+static int images_open_source(struct client_source *source, struct error *err)
 {
     if (source->labels.numbers)
         return error_set(err, -EINVAL, "images have classes, and the model predicts a number");
     return client_listed_open(source, &images, err);
 }
 
-static int find_class(uint32_t *label, void *user, const char *name, struct error *err)
+static int images_find_class(uint32_t *label, void *user, const char *name, struct error *err)
 {
     return client_labels_find(label, user, name, strlen(name), err);
 }
@@ -99,15 +99,15 @@ static int number_classes(struct client_labels *labels, struct client_images *of
     return 0;
 }
 
-static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                     struct error *err)
+static int images_read_part(struct client_source *source, enum client_part part,
+                            const struct client_source_rules *rules, struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
     struct client_data *data = client_source_data(source, part);
     struct client_labels *labels = &source->labels;
 
     p->n_threads = rules->n_threads > 0 ? rules->n_threads : client_pieces_threads();
-    const struct client_images_rules read = {.classes = {find_class, labels},
+    const struct client_images_rules read = {.classes = {images_find_class, labels},
                                              .n_threads = p->n_threads,
                                              .watch = rules->watch};
     int rc = client_images_read(&p->images[part], data, &read, err);
@@ -164,7 +164,7 @@ static int settle_frame(struct pictures *p, struct error *err)
     return 0;
 }
 
-static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+static int images_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
     int rc = client_frame_parse(&p->frame, rules->image, err);
@@ -185,16 +185,16 @@ static int settle(struct client_source *source, const struct client_source_rules
     return rc ? rc : client_listed_settle(source, rules, err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void images_measure(struct client_source_facts *out, const struct client_source *source)
 {
     client_listed_measure(out, source);
     out->task = EPS_CLASSIFY;
-    out->seq = out->least = n_pixels(of(source));
+    out->seq = out->least = n_pixels(images_of(source));
 }
 
 /* ---- Rows ---- */
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int images_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     (void)err;
     ((struct pictures *)source)->key = random_site_key(d->seed, 0, 0, RANDOM_VIEW);
@@ -202,9 +202,9 @@ static int divide(struct client_source *source, const struct client_division *d,
     return 0;
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void images_describe(char *out, size_t cap, const struct client_source *source)
 {
-    const struct pictures *p = of(source);
+    const struct pictures *p = images_of(source);
     char labels[100];
 
     client_labels_say(labels, sizeof labels, &source->labels);
@@ -215,12 +215,12 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 
 const struct client_images *client_image_rows_of(const struct client_source *source, enum client_part part)
 {
-    return &of(source)->images[client_listed_data(source, part)];
+    return &images_of(source)->images[client_listed_data(source, part)];
 }
 
 /* Writes image k as training sees it, by this draw; NULL: as an evaluation does. */
-static int write_ids(uint32_t *ids, struct pictures *p, unsigned thread, const struct client_images *from, size_t k,
-                     const uint64_t *draw, struct error *err)
+static int images_write_ids(uint32_t *ids, struct pictures *p, unsigned thread, const struct client_images *from,
+                            size_t k, const uint64_t *draw, struct error *err)
 {
     struct room *room = &p->rooms[thread];
     const struct client_image *image = &room->images.image;
@@ -251,8 +251,8 @@ static int read_item(void *user, unsigned thread, size_t i, struct error *err)
 
     lengths->n_tokens = lengths->second = n_pixels(m->p);
     *labels = from->list[m->samples[i].id].label;
-    return write_ids(row->at[CLIENT_FIELD_IDS], m->p, thread, from, m->samples[i].id,
-                     m->part == CLIENT_TRAIN ? &m->samples[i].draw : NULL, err);
+    return images_write_ids(row->at[CLIENT_FIELD_IDS], m->p, thread, from, m->samples[i].id,
+                            m->part == CLIENT_TRAIN ? &m->samples[i].draw : NULL, err);
 }
 
 /* Threads for n rows. */
@@ -263,29 +263,29 @@ static unsigned threads_for(const struct pictures *p, size_t n)
     return worth < p->n_threads ? (unsigned)worth : p->n_threads;
 }
 
-static int read_rows(struct client_source *source, const struct client_row_fields *rows, enum client_part part,
-                     const struct client_sample *samples, uint32_t n, struct error *err)
+static int images_read_rows(struct client_source *source, const struct client_row_fields *rows, enum client_part part,
+                            const struct client_sample *samples, uint32_t n, struct error *err)
 {
     struct minibatch m = {(struct pictures *)source, rows, part, samples};
 
     return client_team_run(threads_for(m.p, n), n, read_item, &m, NULL, err);
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int images_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                           struct client_sample sample, struct error *err)
 {
-    return read_rows(source, row, part, &sample, 1, err);
+    return images_read_rows(source, row, part, &sample, 1, err);
 }
 
-static uint32_t label_of(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t images_label_of(const struct client_source *source, enum client_part data, size_t k)
 {
-    return of(source)->images[data].list[k].label;
+    return images_of(source)->images[data].list[k].label;
 }
 
-static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int images_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
     const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
-    uint32_t *targets = client_listed_targets(source, label_of, err);
+    uint32_t *targets = client_listed_targets(source, images_label_of, err);
 
     (void)loss, (void)n_labels;
     if (!targets)
@@ -297,7 +297,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     return rc;
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool images_takes(const struct model_config *config, double mask_fraction)
 {
     (void)mask_fraction;
     return config->image.height > 0;
@@ -309,30 +309,30 @@ const struct client_source_ops client_source_images = {
     .order = &client_listed_order,
     .bytes = sizeof(struct pictures),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
-    .takes = takes,
-    .open = open_source,
+    .takes = images_takes,
+    .open = images_open_source,
     .open_files = client_data_open_images,
-    .read = read_part,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
-    .read_rows = read_rows,
-    .score = score,
-    .close = close_source,
+    .read = images_read_part,
+    .settle = images_settle,
+    .measure = images_measure,
+    .divide = images_divide,
+    .describe = images_describe,
+    .read_row = images_read_row,
+    .read_rows = images_read_rows,
+    .score = images_score,
+    .close = images_close_source,
 };
 
 /* ---- Facts ---- */
 
 const struct client_frame *client_image_rows_frame(const struct client_source *source)
 {
-    return &of(source)->frame;
+    return &images_of(source)->frame;
 }
 
 uint32_t client_image_rows_channels(const struct client_source *source)
 {
-    return of(source)->channels;
+    return images_of(source)->channels;
 }
 
 struct summing {
@@ -341,12 +341,12 @@ struct summing {
     uint32_t *rows;                                    /* (threads, pixels) */
 };
 
-static int add_row(void *user, unsigned thread, size_t i, struct error *err)
+static int images_add_row(void *user, unsigned thread, size_t i, struct error *err)
 {
     struct summing *s = user;
     const struct client_subset *subset = &s->p->rows.subsets[CLIENT_TRAIN];
     uint32_t *row = s->rows + (size_t)thread * n_pixels(s->p);
-    const int rc = write_ids(row, s->p, thread, &s->p->images[CLIENT_TRAIN], subset->list[i], NULL, err);
+    const int rc = images_write_ids(row, s->p, thread, &s->p->images[CLIENT_TRAIN], subset->list[i], NULL, err);
 
     if (!rc)
         client_channel_sums_add(&s->sums[thread], row, n_pixels(s->p));
@@ -360,7 +360,7 @@ int client_image_rows_sums(struct client_channel_sums *out, struct client_source
     const size_t n = p->rows.subsets[CLIENT_TRAIN].n;
     const unsigned n_threads = threads_for(p, n);
     struct summing s = {.p = p, .rows = calloc((size_t)n_threads * n_pixels(p), sizeof *s.rows)};
-    const int rc = s.rows ? client_team_run(n_threads, n, add_row, &s, watch, err) : error_memory(err);
+    const int rc = s.rows ? client_team_run(n_threads, n, images_add_row, &s, watch, err) : error_memory(err);
 
     *out = (struct client_channel_sums){.n = 0};
     for (unsigned i = 0; i < n_threads; i++)
@@ -371,10 +371,10 @@ int client_image_rows_sums(struct client_channel_sums *out, struct client_source
 
 void client_image_rows_count(uint64_t *counts, const struct client_source *source, enum client_part part)
 {
-    const struct client_subset *subset = &of(source)->rows.subsets[part];
+    const struct client_subset *subset = &images_of(source)->rows.subsets[part];
 
     for (uint32_t i = 0; i < subset->n; i++)
-        counts[label_of(source, client_listed_data(source, part), subset->list[i])]++;
+        counts[images_label_of(source, client_listed_data(source, part), subset->list[i])]++;
 }
 
 int client_image_rows_classes(const struct client_source *source,
@@ -384,7 +384,7 @@ int client_image_rows_classes(const struct client_source *source,
     const uint32_t n = source->labels.n;
     const uint64_t n_held_out = client_source_n_rows(source, CLIENT_HELD_OUT);
     uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows + n;
-    uint32_t *targets = rows ? client_listed_targets(source, label_of, err) : NULL;
+    uint32_t *targets = rows ? client_listed_targets(source, images_label_of, err) : NULL;
 
     for (uint64_t i = 0; targets && i < n_held_out; i++) {
         rows[targets[i]]++;

@@ -15,19 +15,22 @@ struct labelled {
     uint32_t *work;            /* (2 * seq) texts of a row */
 };
 
-static const struct labelled *of(const struct client_source *source)
+static const struct labelled *labelled_of(const struct client_source *source)
 {
     return (const struct labelled *)source;
 }
 
-static uint32_t length(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t labelled_length(const struct client_source *source, enum client_part data, size_t k)
 {
-    return client_labelled_length(&of(source)->rows.corpus[data], &of(source)->pairs, k);
+    return client_labelled_length(&labelled_of(source)->rows.corpus[data], &labelled_of(source)->pairs, k);
 }
 
-static const struct client_listed_ops texts = {.what = "row", .reader = "text needs", .group = 1, .length = length};
+static const struct client_listed_ops texts = {.what = "row",
+                                               .reader = "text needs",
+                                               .group = 1,
+                                               .length = labelled_length};
 
-static int open_source(struct client_source *source, struct error *err)
+static int labelled_open_source(struct client_source *source, struct error *err)
 {
     return client_listed_open(source, &texts, err);
 }
@@ -40,8 +43,8 @@ static uint32_t most_added(const struct client_pairs *pairs)
     return one > two ? one : two;
 }
 
-static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                     struct error *err)
+static int labelled_read_part(struct client_source *source, enum client_part part,
+                              const struct client_source_rules *rules, struct error *err)
 {
     struct labelled *l = (struct labelled *)source;
     const struct client_labelled_rules read = {.tokenizer = l->rows.tokenizer,
@@ -56,9 +59,9 @@ static int read_part(struct client_source *source, enum client_part part, const 
     return rc || part != CLIENT_TRAIN ? rc : client_labels_check(&source->labels, "every row has the label", err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void labelled_measure(struct client_source_facts *out, const struct client_source *source)
 {
-    const struct labelled *l = of(source);
+    const struct labelled *l = labelled_of(source);
 
     client_listed_measure(out, source);
     out->task = source->labels.numbers ? EPS_REGRESS : EPS_CLASSIFY;
@@ -68,7 +71,7 @@ static void measure(struct client_source_facts *out, const struct client_source 
     }
 }
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int labelled_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct labelled *l = (struct labelled *)source;
 
@@ -77,14 +80,14 @@ static int divide(struct client_source *source, const struct client_division *d,
     return l->work ? 0 : error_memory(err);
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void labelled_describe(char *out, size_t cap, const struct client_source *source)
 {
-    const struct client_listed *l = &of(source)->rows;
+    const struct client_listed *l = &labelled_of(source)->rows;
     char labels[100] = "";
     size_t n_cut = 0;
 
     for (size_t k = 0; k < l->n[CLIENT_TRAIN]; k++)
-        n_cut += length(source, CLIENT_TRAIN, k) > source->seq;
+        n_cut += labelled_length(source, CLIENT_TRAIN, k) > source->seq;
     if (!source->labels.numbers)
         client_labels_say(labels, sizeof labels, &source->labels);
     const int used = snprintf(out, cap, "%s%s%u rows, %u held out", labels, *labels ? "; " : "",
@@ -93,10 +96,10 @@ static void describe(char *out, size_t cap, const struct client_source *source)
         snprintf(out + used, cap - (size_t)used, "; %zu rows of more than --seq %u tokens are cut", n_cut, source->seq);
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int labelled_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                             struct client_sample sample, struct error *err)
 {
-    const struct labelled *l = of(source);
+    const struct labelled *l = labelled_of(source);
     const struct client_corpus *corpus = &l->rows.corpus[client_listed_data(source, part)];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
@@ -111,13 +114,13 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return 0;
 }
 
-static uint32_t label_of(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t labelled_label_of(const struct client_source *source, enum client_part data, size_t k)
 {
-    return of(source)->rows.corpus[data].list[k].label;
+    return labelled_of(source)->rows.corpus[data].list[k].label;
 }
 
 /* Some rows may have no label: the loss of the others would mislead. */
-static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int labelled_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
     const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
 
@@ -127,7 +130,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
         *n_labels = 0;
         return 0;
     }
-    uint32_t *targets = client_listed_targets(source, label_of, err);
+    uint32_t *targets = client_listed_targets(source, labelled_label_of, err);
     if (!targets)
         return -ENOMEM;
     const int rc = source->labels.numbers
@@ -137,12 +140,12 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     return rc;
 }
 
-static void close_source(struct client_source *source)
+static void labelled_close_source(struct client_source *source)
 {
     free(((struct labelled *)source)->work);
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool labelled_takes(const struct model_config *config, double mask_fraction)
 {
     (void)mask_fraction;
     return config->n_labels > 0;
@@ -154,15 +157,15 @@ const struct client_source_ops client_source_labelled = {
     .order = &client_listed_order,
     .bytes = sizeof(struct labelled),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
-    .takes = takes,
-    .open = open_source,
+    .takes = labelled_takes,
+    .open = labelled_open_source,
     .open_files = client_data_open_rows,
-    .read = read_part,
+    .read = labelled_read_part,
     .settle = client_listed_settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
-    .score = score,
-    .close = close_source,
+    .measure = labelled_measure,
+    .divide = labelled_divide,
+    .describe = labelled_describe,
+    .read_row = labelled_read_row,
+    .score = labelled_score,
+    .close = labelled_close_source,
 };

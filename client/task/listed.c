@@ -11,12 +11,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const struct client_listed *of(const struct client_source *source)
+static const struct client_listed *listed_of(const struct client_source *source)
 {
     return (const struct client_listed *)source;
 }
 
-static void init(struct client_source *source)
+static void listed_init(struct client_source *source)
 {
     struct client_listed *l = (struct client_listed *)source;
 
@@ -51,12 +51,12 @@ void client_listed_has_read(struct client_source *source, enum client_part part)
 
 enum client_part client_listed_data(const struct client_source *source, enum client_part part)
 {
-    return part == CLIENT_HELD_OUT && of(source)->n[CLIENT_HELD_OUT] > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN;
+    return part == CLIENT_HELD_OUT && listed_of(source)->n[CLIENT_HELD_OUT] > 0 ? CLIENT_HELD_OUT : CLIENT_TRAIN;
 }
 
 uint32_t client_listed_longest(const struct client_source *source)
 {
-    const struct client_listed *l = of(source);
+    const struct client_listed *l = listed_of(source);
     uint32_t longest = 0;
 
     for (enum client_part data = CLIENT_TRAIN; data <= CLIENT_HELD_OUT; data++)
@@ -67,9 +67,9 @@ uint32_t client_listed_longest(const struct client_source *source)
     return longest;
 }
 
-static uint32_t count(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t listed_count(const struct client_source *source, enum client_part data, size_t k)
 {
-    const struct client_listed_ops *ops = of(source)->ops;
+    const struct client_listed_ops *ops = listed_of(source)->ops;
 
     if (ops->count)
         return ops->count(source, data, k);
@@ -80,10 +80,10 @@ static uint32_t count(const struct client_source *source, enum client_part data,
 /* As count, of a group's longest sample. */
 static uint32_t count_longest(const struct client_source *source, enum client_part data, size_t group)
 {
-    const uint32_t n = of(source)->lengths[data][group];
+    const uint32_t n = listed_of(source)->lengths[data][group];
 
-    if (of(source)->ops->count)
-        return count(source, data, group);
+    if (listed_of(source)->ops->count)
+        return listed_count(source, data, group);
     return n < source->seq ? n : source->seq;
 }
 
@@ -106,8 +106,8 @@ static int measure_groups(struct client_listed *l, enum client_part data, struct
 }
 
 /* A group is kept if all of its samples are, and cut if one of them is. */
-static int find_fate(enum eps_fate *out, const struct client_listed *l, enum client_part data, size_t group,
-                     enum eps_long long_rows, struct error *err)
+static int listed_find_fate(enum eps_fate *out, const struct client_listed *l, enum client_part data, size_t group,
+                            enum eps_long long_rows, struct error *err)
 {
     const struct client_listed_ops *ops = l->ops;
     int rc = 0;
@@ -123,7 +123,7 @@ static int find_fate(enum eps_fate *out, const struct client_listed *l, enum cli
 }
 
 /* Lists the groups that are kept, in their order. */
-static int keep(struct client_listed *l, enum client_part data, enum eps_long long_rows, struct error *err)
+static int listed_keep(struct client_listed *l, enum client_part data, enum eps_long long_rows, struct error *err)
 {
     const struct client_data *files = client_source_data(&l->source, data);
     const bool counts = data == CLIENT_TRAIN || l->n[CLIENT_TRAIN] == 0;
@@ -135,7 +135,7 @@ static int keep(struct client_listed *l, enum client_part data, enum eps_long lo
         rc = client_subset_init(out, l->lengths[data], n, err);
     for (size_t i = 0; !rc && i < n; i++) {
         enum eps_fate fate;
-        rc = find_fate(&fate, l, data, i, long_rows, err);
+        rc = listed_find_fate(&fate, l, data, i, long_rows, err);
         l->fates[fate] += counts;
         if (fate == EPS_KEPT || fate == EPS_CUT)
             out->list[out->n++] = (uint32_t)i;
@@ -215,17 +215,17 @@ static int make_shares(struct client_listed *l, struct error *err)
 int client_listed_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;
-    int rc = l->n[CLIENT_TRAIN] > 0 ? keep(l, CLIENT_TRAIN, rules->long_rows, err) : 0;
+    int rc = l->n[CLIENT_TRAIN] > 0 ? listed_keep(l, CLIENT_TRAIN, rules->long_rows, err) : 0;
 
     if (!rc)
-        rc =
-            l->n[CLIENT_HELD_OUT] > 0 ? keep(l, CLIENT_HELD_OUT, rules->long_rows, err) : hold_out(l, rules->seed, err);
+        rc = l->n[CLIENT_HELD_OUT] > 0 ? listed_keep(l, CLIENT_HELD_OUT, rules->long_rows, err)
+                                       : hold_out(l, rules->seed, err);
     return rc ? rc : make_shares(l, err);
 }
 
 void client_listed_measure(struct client_source_facts *out, const struct client_source *source)
 {
-    const struct client_listed *l = of(source);
+    const struct client_listed *l = listed_of(source);
     uint64_t n = l->n_shares > 0 ? 0 : l->subsets[CLIENT_TRAIN].n;
 
     for (size_t i = 0; i < l->n_shares; i++)
@@ -251,7 +251,7 @@ static void limit(struct client_listed *l, uint64_t n_tokens, uint64_t eval_toke
     l->n_held_out += l->n_held_out == 0;
 }
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int listed_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;
     const struct client_subset *train = &l->subsets[CLIENT_TRAIN];
@@ -282,22 +282,22 @@ static int divide(struct client_source *source, const struct client_division *d,
     return rc;
 }
 
-static uint64_t n_rows(const struct client_source *source, enum client_part part)
+static uint64_t listed_n_rows(const struct client_source *source, enum client_part part)
 {
-    const struct client_listed *l = of(source);
+    const struct client_listed *l = listed_of(source);
 
     return l->ops->group * (uint64_t)(part == CLIENT_HELD_OUT ? l->n_held_out : l->subsets[part].n);
 }
 
-static uint64_t n_entries(const struct client_source *source)
+static uint64_t listed_n_entries(const struct client_source *source)
 {
-    const struct client_corpus *corpus = &of(source)->corpus[CLIENT_TRAIN];
+    const struct client_corpus *corpus = &listed_of(source)->corpus[CLIENT_TRAIN];
 
-    return corpus->n_tokens + corpus->n * (uint64_t)of(source)->n_added;
+    return corpus->n_tokens + corpus->n * (uint64_t)listed_of(source)->n_added;
 }
 
 /* Counts all samples of a group as long as the longest. */
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+static uint64_t listed_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     struct client_listed *l = (struct client_listed *)source;
 
@@ -305,7 +305,7 @@ static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_b
     return l->ops->group * client_batches_tokens(&l->batches, step);
 }
 
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+static uint32_t listed_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
 {
     struct client_listed *l = (struct client_listed *)source;
     const uint32_t group = l->ops->group, n = group * client_batches_pick(out, &l->batches, step);
@@ -316,9 +316,9 @@ static uint32_t pick(struct client_sample *out, struct client_source *source, ui
 }
 
 /* Groups that are evaluated are spread evenly over all, which are sorted by length, so that an evaluation pads little. */
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+static struct client_sample listed_pick_held_out(const struct client_source *source, uint64_t k)
 {
-    const struct client_listed *l = of(source);
+    const struct client_listed *l = listed_of(source);
     const struct client_subset *subset = &l->subsets[CLIENT_HELD_OUT];
     const uint32_t group = l->ops->group;
 
@@ -326,35 +326,35 @@ static struct client_sample pick_held_out(const struct client_source *source, ui
                                         k % group};
 }
 
-static uint64_t progress(const struct client_source *source, uint64_t n)
+static uint64_t listed_progress(const struct client_source *source, uint64_t n)
 {
     const enum client_part data = client_listed_data(source, CLIENT_HELD_OUT);
     uint64_t n_tokens = 0;
 
-    if (!of(source)->ops->by_tokens)
-        return n / of(source)->ops->group;
+    if (!listed_of(source)->ops->by_tokens)
+        return n / listed_of(source)->ops->group;
     for (uint64_t k = 0; k < n; k++)
-        n_tokens += count(source, data, pick_held_out(source, k).id);
+        n_tokens += listed_count(source, data, listed_pick_held_out(source, k).id);
     return n_tokens;
 }
 
-static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n)
+static uint32_t listed_length(const struct client_source *source, enum client_part part,
+                              const struct client_sample *samples, uint32_t n)
 {
-    const struct client_listed_ops *ops = of(source)->ops;
+    const struct client_listed_ops *ops = listed_of(source)->ops;
     const enum client_part data = client_listed_data(source, part);
     uint32_t longest = 1;
 
     if (ops->room)
         return client_batches_length(ops->room(source, data, samples, n), source->seq);
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t own = count(source, data, samples[i].id);
+        const uint32_t own = listed_count(source, data, samples[i].id);
         longest = own > longest ? own : longest;
     }
     return client_batches_length(longest, source->seq);
 }
 
-static void close_order(struct client_source *source)
+static void listed_close_order(struct client_source *source)
 {
     struct client_listed *l = (struct client_listed *)source;
 
@@ -369,29 +369,29 @@ static void close_order(struct client_source *source)
 }
 
 const struct client_order client_listed_order = {
-    .init = init,
+    .init = listed_init,
     .fixes_batch = true,
-    .divide = divide,
-    .n_rows = n_rows,
-    .n_entries = n_entries,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
-    .progress = progress,
-    .length = length,
-    .close = close_order,
+    .divide = listed_divide,
+    .n_rows = listed_n_rows,
+    .n_entries = listed_n_entries,
+    .tokens = listed_tokens,
+    .pick = listed_pick,
+    .pick_held_out = listed_pick_held_out,
+    .progress = listed_progress,
+    .length = listed_length,
+    .close = listed_close_order,
 };
 
 uint32_t *client_listed_targets(const struct client_source *source,
                                 uint32_t (*label)(const struct client_source *source, enum client_part data, size_t k),
                                 struct error *err)
 {
-    const uint64_t n = n_rows(source, CLIENT_HELD_OUT);
+    const uint64_t n = listed_n_rows(source, CLIENT_HELD_OUT);
     uint32_t *targets = calloc(n + 1, sizeof *targets);
 
     if (!targets)
         error_memory(err);
     for (uint64_t i = 0; targets && i < n; i++)
-        targets[i] = label(source, client_listed_data(source, CLIENT_HELD_OUT), pick_held_out(source, i).id);
+        targets[i] = label(source, client_listed_data(source, CLIENT_HELD_OUT), listed_pick_held_out(source, i).id);
     return targets;
 }

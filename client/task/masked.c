@@ -10,7 +10,7 @@ struct masked {
     struct client_masks masks;
 };
 
-static int open_source(struct client_source *source, struct error *err)
+static int masked_open_source(struct client_source *source, struct error *err)
 {
     const struct model_config *config = source->setup.config;
 
@@ -18,21 +18,21 @@ static int open_source(struct client_source *source, struct error *err)
                              config->vocabulary, err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void masked_measure(struct client_source_facts *out, const struct client_source *source)
 {
     (void)source;
     out->masked = true;
 }
 
-static int divide(struct client_source *source, const struct client_division *division, struct error *err)
+static int masked_divide(struct client_source *source, const struct client_division *division, struct error *err)
 {
     (void)err;
     client_masks_set(&((struct masked *)source)->masks, division->mask_fraction, division->seed);
     return 0;
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int masked_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                           struct client_sample sample, struct error *err)
 {
     const struct client_masks *masks = &((const struct masked *)source)->masks;
     const struct client_windows *windows = client_windowed_windows(source, part);
@@ -46,12 +46,12 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return rc;
 }
 
-static void close_source(struct client_source *source)
+static void masked_close_source(struct client_source *source)
 {
     client_masks_close(&((struct masked *)source)->masks);
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool masked_takes(const struct model_config *config, double mask_fraction)
 {
     (void)mask_fraction;
     return config->family->masked;
@@ -63,14 +63,14 @@ const struct client_source_ops client_source_masked = {
     .order = &client_windowed_order,
     .bytes = sizeof(struct masked),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
-    .takes = takes,
+    .takes = masked_takes,
     .masks = true,
-    .open = open_source,
+    .open = masked_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,
-    .measure = measure,
-    .divide = divide,
-    .read_row = read_row,
+    .measure = masked_measure,
+    .divide = masked_divide,
+    .read_row = masked_read_row,
     .score = client_windowed_score,
-    .close = close_source,
+    .close = masked_close_source,
 };

@@ -61,7 +61,8 @@ void client_masks_set(struct client_masks *masks, double fraction, uint64_t seed
 }
 
 /* word (4): the draw of token i. */
-static void choose(const struct client_masks *masks, uint32_t *ids, uint32_t *labels, uint32_t i, const uint32_t *word)
+static void masks_choose(const struct client_masks *masks, uint32_t *ids, uint32_t *labels, uint32_t i,
+                         const uint32_t *word)
 {
     const uint32_t to_mask = (uint32_t)(0.8 * 0x1p32), to_random = (uint32_t)(0.9 * 0x1p32);
 
@@ -88,11 +89,11 @@ void client_masks_draw(const struct client_masks *masks, uint32_t *ids, uint32_t
             lowest = word[0], at = i;
         if (word[0] >= masks->threshold)
             continue;
-        choose(masks, ids, labels, i, word);
+        masks_choose(masks, ids, labels, i, word);
         any = true;
     }
     if (any || at == n)
         return;
     random_quad(word, key, row, at);
-    choose(masks, ids, labels, at, word);
+    masks_choose(masks, ids, labels, at, word);
 }

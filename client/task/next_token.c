@@ -1,20 +1,20 @@
 /* Each token of a text predicts its successor: windows of a stream of tokens. */
 #include "client/task/windowed.h"
 
-static int open_source(struct client_source *source, struct error *err)
+static int next_token_open_source(struct client_source *source, struct error *err)
 {
     (void)err;
     ((struct client_windowed *)source)->ahead = 1;
     return 0;
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void next_token_measure(struct client_source_facts *out, const struct client_source *source)
 {
     (void)out, (void)source;
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int next_token_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                               struct client_sample sample, struct error *err)
 {
     const struct client_windows *windows = client_windowed_windows(source, part);
 
@@ -22,7 +22,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return client_windows_read(windows, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], sample.id, err);
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool next_token_takes(const struct model_config *config, double mask_fraction)
 {
     (void)config, (void)mask_fraction;
     return true;
@@ -34,11 +34,11 @@ const struct client_source_ops client_source_text = {
     .order = &client_windowed_order,
     .bytes = sizeof(struct client_windowed),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
-    .takes = takes,
-    .open = open_source,
+    .takes = next_token_takes,
+    .open = next_token_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,
-    .measure = measure,
-    .read_row = read_row,
+    .measure = next_token_measure,
+    .read_row = next_token_read_row,
     .score = client_windowed_score,
 };

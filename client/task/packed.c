@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Places in an epoch. A document has as many as its share's weight. */
-static int count_places(uint32_t *out, const struct client_packed_options *o, struct error *err)
+static int packed_count_places(uint32_t *out, const struct client_packed_options *o, struct error *err)
 {
     uint64_t n = o->n_shares > 0 ? 0 : o->subset->n;
 
@@ -27,7 +27,7 @@ static int count_places(uint32_t *out, const struct client_packed_options *o, st
     return 0;
 }
 
-static void list_places(struct client_packed *p, const struct client_packed_options *o)
+static void packed_list_places(struct client_packed *p, const struct client_packed_options *o)
 {
     const struct client_share all = {.n = o->subset->n, .weight = 1};
     const struct client_share *shares = o->n_shares > 0 ? o->shares : &all;
@@ -42,14 +42,14 @@ static void list_places(struct client_packed *p, const struct client_packed_opti
 int client_packed_init(struct client_packed *out, const struct client_packed_options *o, struct error *err)
 {
     *out = (struct client_packed){.documents = o->documents, .seq = o->seq};
-    int rc = count_places(&out->n, o, err);
+    int rc = packed_count_places(&out->n, o, err);
     if (rc)
         return rc;
     assert(out->n > 0);
     uint32_t *lengths = calloc(out->n, sizeof *lengths);
     out->list = calloc(out->n, sizeof *out->list);
     if (lengths && out->list) {
-        list_places(out, o);
+        packed_list_places(out, o);
         for (uint32_t i = 0; i < out->n; i++)
             lengths[i] = client_documents_length(o->documents, out->list[i], o->seq);
         rc = client_packing_init(&out->packing, lengths, out->n, o->seq, o->order, o->seed, err);
@@ -115,7 +115,7 @@ uint64_t client_packed_tokens_before(struct client_packed *p, uint64_t n)
 
 /* ---- The order ---- */
 
-static const struct client_packing *packing_of(const struct client_source *source, enum client_part part)
+static const struct client_packing *packed_packing_of(const struct client_source *source, enum client_part part)
 {
     return &((const struct client_packed_rows *)source)->packed[part].packing;
 }
@@ -144,13 +144,13 @@ int client_packed_settle(struct client_source *source, const struct client_sourc
                               err);
 }
 
-static void init(struct client_source *source)
+static void packed_init(struct client_source *source)
 {
     client_listed_order.init(source);
 }
 
 /* Chooses the held-out documents that are evaluated as a list of them would, and packs these. */
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int packed_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_packed_rows *p = (struct client_packed_rows *)source;
     const struct client_listed *l = &p->rows;
@@ -176,58 +176,59 @@ static int divide(struct client_source *source, const struct client_division *d,
     return rc;
 }
 
-static uint64_t n_rows(const struct client_source *source, enum client_part part)
+static uint64_t packed_n_rows(const struct client_source *source, enum client_part part)
 {
-    return packing_of(source, part)->n_rows;
+    return packed_packing_of(source, part)->n_rows;
 }
 
-static uint64_t n_entries(const struct client_source *source)
+static uint64_t packed_n_entries(const struct client_source *source)
 {
     return client_listed_order.n_entries(source);
 }
 
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+static uint64_t packed_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)step;
     return client_packed_tokens_before(&((struct client_packed_rows *)source)->packed[CLIENT_TRAIN], n_before);
 }
 
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+static uint32_t packed_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)step;
     for (uint32_t i = 0; i < source->batch; i++)
-        out[i] = (struct client_sample){.id = client_packing_row(packing_of(source, CLIENT_TRAIN), n_before + i)};
+        out[i] =
+            (struct client_sample){.id = client_packing_row(packed_packing_of(source, CLIENT_TRAIN), n_before + i)};
     return source->batch;
 }
 
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+static struct client_sample packed_pick_held_out(const struct client_source *source, uint64_t k)
 {
     (void)source;
     return (struct client_sample){.id = k};
 }
 
-static uint64_t progress(const struct client_source *source, uint64_t n)
+static uint64_t packed_progress(const struct client_source *source, uint64_t n)
 {
     uint64_t n_tokens = 0;
 
     for (uint64_t k = 0; k < n; k++)
-        n_tokens += packing_of(source, CLIENT_HELD_OUT)->tokens[k];
+        n_tokens += packed_packing_of(source, CLIENT_HELD_OUT)->tokens[k];
     return n_tokens;
 }
 
-static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n)
+static uint32_t packed_length(const struct client_source *source, enum client_part part,
+                              const struct client_sample *samples, uint32_t n)
 {
     uint32_t longest = 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t own = packing_of(source, part)->tokens[samples[i].id];
+        const uint32_t own = packed_packing_of(source, part)->tokens[samples[i].id];
         longest = own > longest ? own : longest;
     }
     return client_batches_length(longest, source->seq);
 }
 
-static void close_order(struct client_source *source)
+static void packed_close_order(struct client_source *source)
 {
     struct client_packed_rows *p = (struct client_packed_rows *)source;
 
@@ -237,14 +238,14 @@ static void close_order(struct client_source *source)
 }
 
 const struct client_order client_packed_order = {
-    .init = init,
-    .divide = divide,
-    .n_rows = n_rows,
-    .n_entries = n_entries,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
-    .progress = progress,
-    .length = length,
-    .close = close_order,
+    .init = packed_init,
+    .divide = packed_divide,
+    .n_rows = packed_n_rows,
+    .n_entries = packed_n_entries,
+    .tokens = packed_tokens,
+    .pick = packed_pick,
+    .pick_held_out = packed_pick_held_out,
+    .progress = packed_progress,
+    .length = packed_length,
+    .close = packed_close_order,
 };

@@ -24,19 +24,19 @@ static const struct client_listed_ops pairs = {
     .none = "no pair has both answers within",
 };
 
-static const struct preferences *of(const struct client_source *source)
+static const struct preferences *preferences_of(const struct client_source *source)
 {
     return (const struct preferences *)source;
 }
 
-static int open_source(struct client_source *source, struct error *err)
+static int preferences_open_source(struct client_source *source, struct error *err)
 {
     source->n_logits = 1;
     return client_listed_open(source, &pairs, err);
 }
 
-static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                     struct error *err)
+static int preferences_read_part(struct client_source *source, enum client_part part,
+                                 const struct client_source_rules *rules, struct error *err)
 {
     return client_document_rows_read(source, part,
                                      (struct client_documents_rules){.train_on = EPS_TRAIN_ON_ANSWERS,
@@ -48,12 +48,12 @@ static int read_part(struct client_source *source, enum client_part part, const 
                                      err);
 }
 
-static uint32_t choose_seq(const struct client_source *source)
+static uint32_t preferences_choose_seq(const struct client_source *source)
 {
     return client_documents_seq(client_listed_longest(source), source->setup.config->n_positions);
 }
 
-static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+static int preferences_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;
 
@@ -62,18 +62,18 @@ static int settle(struct client_source *source, const struct client_source_rules
     source->references = calloc(l->n[0] + l->n[1] + 1, sizeof *source->references);
     if (!source->references)
         return error_memory(err);
-    l->seq = rules->seq ? rules->seq : choose_seq(source);
+    l->seq = rules->seq ? rules->seq : preferences_choose_seq(source);
     return client_listed_settle(source, rules, err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void preferences_measure(struct client_source_facts *out, const struct client_source *source)
 {
     client_listed_measure(out, source);
     out->pairs = true;
-    out->seq = choose_seq(source);
+    out->seq = preferences_choose_seq(source);
 }
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int preferences_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct preferences *p = (struct preferences *)source;
 
@@ -83,9 +83,9 @@ static int divide(struct client_source *source, const struct client_division *d,
     return p->work ? 0 : error_memory(err);
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void preferences_describe(char *out, size_t cap, const struct client_source *source)
 {
-    const struct client_listed *l = &of(source)->rows;
+    const struct client_listed *l = &preferences_of(source)->rows;
     const size_t n_cut = l->fates[EPS_CUT], n_left_out = l->fates[EPS_DROPPED] + l->fates[EPS_UNANSWERED];
     size_t used = (size_t)snprintf(out, cap, "%zu preferences, %" PRIu32 " held out", l->n[CLIENT_TRAIN] / 2,
                                    l->subsets[CLIENT_HELD_OUT].n);
@@ -98,14 +98,14 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 
 static float reference_of(const struct client_source *source, enum client_part part, uint64_t id)
 {
-    return source
-        ->references[(client_listed_data(source, part) == CLIENT_HELD_OUT ? of(source)->rows.n[CLIENT_TRAIN] : 0) + id];
+    return source->references
+        [(client_listed_data(source, part) == CLIENT_HELD_OUT ? preferences_of(source)->rows.n[CLIENT_TRAIN] : 0) + id];
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int preferences_read_row(struct client_source *source, const struct client_row_fields *row,
+                                enum client_part part, struct client_sample sample, struct error *err)
 {
-    const struct preferences *p = of(source);
+    const struct preferences *p = preferences_of(source);
 
     *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(source, part, sample.id);
     return client_documents_get(&p->rows.corpus[client_listed_data(source, part)], row, 0, p->work, sample.id,
@@ -113,9 +113,9 @@ static int read_row(struct client_source *source, const struct client_row_fields
 }
 
 /* As TRL names them, of the held-out pairs. */
-static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int preferences_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
-    const struct preference preference = {.beta = of(source)->beta};
+    const struct preference preference = {.beta = preferences_of(source)->beta};
     const uint64_t n_rows = client_source_n_rows(source, CLIENT_HELD_OUT);
     const double n = (double)(n_rows / 2);
     struct preference_rewards sums = {0};
@@ -135,7 +135,7 @@ static int score(struct client_source *source, double *loss, uint64_t *n_labels,
     return 0;
 }
 
-static void close_source(struct client_source *source)
+static void preferences_close_source(struct client_source *source)
 {
     free(((struct preferences *)source)->work);
 }
@@ -149,14 +149,14 @@ const struct client_source_ops client_source_preferences = {
         1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
     .documents = CLIENT_DOCUMENT_PAIRS,
     .compares = true,
-    .open = open_source,
+    .open = preferences_open_source,
     .open_files = client_data_open,
-    .read = read_part,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
-    .score = score,
-    .close = close_source,
+    .read = preferences_read_part,
+    .settle = preferences_settle,
+    .measure = preferences_measure,
+    .divide = preferences_divide,
+    .describe = preferences_describe,
+    .read_row = preferences_read_row,
+    .score = preferences_score,
+    .close = preferences_close_source,
 };

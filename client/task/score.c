@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static void add(struct client_scores *out, const char *name, double value)
+static void score_add(struct client_scores *out, const char *name, double value)
 {
     out->list[out->n++] = (struct eps_score){name, value};
 }
@@ -70,12 +70,12 @@ int client_score_classes(struct client_scores *out, const float *logits, const u
         counts[class].both += class == labels[i];
         right += class == labels[i];
     }
-    add(out, "accuracy", n ? (double)right / (double)n : NAN);
+    score_add(out, "accuracy", n ? (double)right / (double)n : NAN);
     if (n_labels == 2) {
-        add(out, "f1", f1_of(&counts[1]));
-        add(out, "matthews", matthews_of(&counts[1], n));
+        score_add(out, "f1", f1_of(&counts[1]));
+        score_add(out, "matthews", matthews_of(&counts[1], n));
     } else {
-        add(out, "macro_f1", macro_f1_of(counts, n_labels));
+        score_add(out, "macro_f1", macro_f1_of(counts, n_labels));
     }
     free(counts);
     return 0;
@@ -100,7 +100,7 @@ void client_score_add_top5(struct client_scores *scores, const float *logits, co
     for (size_t i = 0; n_labels > TOP && i < n; i++)
         right += rank_of(logits + i * n_labels, labels[i], n_labels) < TOP;
     if (n_labels > TOP)
-        add(scores, "top5_accuracy", n ? (double)right / (double)n : NAN);
+        score_add(scores, "top5_accuracy", n ? (double)right / (double)n : NAN);
 }
 
 static bool varies(const double *x, size_t n)
@@ -139,7 +139,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Replaces numbers by their ranks; equal ones share the mean of theirs. work (n) */
-static void rank(double *x, struct ranked *work, size_t n)
+static void score_rank(double *x, struct ranked *work, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         work[i] = (struct ranked){x[i], i};
@@ -163,10 +163,10 @@ int client_score_numbers(struct client_scores *out, const float *logits, const u
     for (size_t i = 0; room && i < n; i++)
         x[i] = (double)logits[i], y[i] = (double)number_from_pattern(labels[i]);
     if (room) {
-        add(out, "pearson", correlation(x, y, n));
-        rank(x, work, n);
-        rank(y, work, n);
-        add(out, "spearman", correlation(x, y, n));
+        score_add(out, "pearson", correlation(x, y, n));
+        score_rank(x, work, n);
+        score_rank(y, work, n);
+        score_add(out, "spearman", correlation(x, y, n));
     }
     free(x);
     free(y);

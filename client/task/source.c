@@ -215,18 +215,18 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
     return source->samples && source->fields ? 0 : error_memory(err);
 }
 
-static bool has(const struct client_source *source, unsigned field)
+static bool source_has(const struct client_source *source, unsigned field)
 {
     return source->ops->fields >> field & 1;
 }
 
 bool client_source_packs(const struct client_source *source)
 {
-    return has(source, CLIENT_FIELD_POSITIONS);
+    return source_has(source, CLIENT_FIELD_POSITIONS);
 }
 
 /* Elements of a field in a row. */
-static size_t elements_of(unsigned field, uint32_t n_tokens)
+static size_t source_elements_of(unsigned field, uint32_t n_tokens)
 {
     return client_field_types[field].by_token ? n_tokens : 1;
 }
@@ -236,7 +236,7 @@ static void clear(const struct client_buffer *buffer, const struct client_source
     for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
         const struct client_field_type *type = &client_field_types[f];
         const size_t n_words = type->element_bytes / sizeof(uint32_t);
-        const size_t n = has(source, f) ? buffer->n_rows * elements_of(f, n_tokens) : 0;
+        const size_t n = source_has(source, f) ? buffer->n_rows * source_elements_of(f, n_tokens) : 0;
         uint32_t *words = buffer->at[f];
         assert(words || n == 0 || f == CLIENT_FIELD_ENTRIES);
         for (size_t i = 0; words && i < n * n_words; i++)
@@ -244,14 +244,15 @@ static void clear(const struct client_buffer *buffer, const struct client_source
     }
 }
 
-static struct client_row_fields row_of(const struct client_buffer *buffer, const struct client_source *source,
-                                       enum client_part part, uint32_t row, uint32_t n_tokens)
+static struct client_row_fields source_row_of(const struct client_buffer *buffer, const struct client_source *source,
+                                              enum client_part part, uint32_t row, uint32_t n_tokens)
 {
     struct client_row_fields fields = {.n_tokens = n_tokens};
 
     for (unsigned f = 0; f < CLIENT_FIELDS; f++)
-        if (has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
-            fields.at[f] = (char *)buffer->at[f] + row * elements_of(f, n_tokens) * client_field_types[f].element_bytes;
+        if (source_has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
+            fields.at[f] =
+                (char *)buffer->at[f] + row * source_elements_of(f, n_tokens) * client_field_types[f].element_bytes;
     return fields;
 }
 
@@ -263,8 +264,8 @@ void client_row_number(const struct client_row_fields *row, uint32_t from, uint6
         entries[from + i] = (uint32_t)(first + i);
 }
 
-static int fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
-                enum client_part part, uint32_t n, struct error *err)
+static int source_fill(struct client_minibatch *out, const struct client_buffer *buffer, struct client_source *source,
+                       enum client_part part, uint32_t n, struct error *err)
 {
     const uint32_t n_tokens = source->ops->order->length(source, part, source->samples, n);
     const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
@@ -274,14 +275,14 @@ static int fill(struct client_minibatch *out, const struct client_buffer *buffer
     *out = (struct client_minibatch){.n_tokens = n_tokens};
     clear(buffer, source, n_tokens);
     for (uint32_t row = 0; row < n; row++)
-        source->fields[row] = row_of(buffer, source, part, row, n_tokens);
+        source->fields[row] = source_row_of(buffer, source, part, row, n_tokens);
     if (source->ops->read_rows)
         rc = source->ops->read_rows(source, source->fields, part, source->samples, n, err);
     for (uint32_t row = 0; !source->ops->read_rows && !rc && row < n; row++)
         rc = source->ops->read_row(source, &source->fields[row], part, source->samples[row], err);
     for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
         out->n_labels += labels[i] != PLAN_NO_LABEL;
-    if (has(source, CLIENT_FIELD_REFERENCES))
+    if (source_has(source, CLIENT_FIELD_REFERENCES))
         out->n_labels = n / 2;
     return rc;
 }
@@ -291,7 +292,7 @@ int client_source_fill(struct client_minibatch *out, const struct client_buffer 
 {
     const uint32_t n = client_source_pick(source->samples, source, step, n_before);
 
-    return fill(out, buffer, source, CLIENT_TRAIN, n, err);
+    return source_fill(out, buffer, source, CLIENT_TRAIN, n, err);
 }
 
 int client_source_fill_held_out(struct client_minibatch *out, const struct client_buffer *buffer,
@@ -300,7 +301,7 @@ int client_source_fill_held_out(struct client_minibatch *out, const struct clien
     assert(n <= source->batch);
     for (uint32_t i = 0; i < n; i++)
         source->samples[i] = client_source_pick_held_out(source, first + i);
-    return fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
+    return source_fill(out, buffer, source, CLIENT_HELD_OUT, n, err);
 }
 
 int client_source_fill_referenced(struct client_minibatch *out, const struct client_buffer *buffer,
@@ -312,7 +313,7 @@ int client_source_fill_referenced(struct client_minibatch *out, const struct cli
     assert(n <= source->batch && (part == CLIENT_HELD_OUT || first + n <= n_train));
     for (uint32_t i = 0; i < n; i++)
         source->samples[i] = (struct client_sample){.id = first + i - (part == CLIENT_HELD_OUT ? n_train : 0)};
-    return fill(out, buffer, source, part, n, err);
+    return source_fill(out, buffer, source, part, n, err);
 }
 
 void client_source_close(struct client_source *source)

@@ -45,7 +45,7 @@ static int find_sentinels(struct spans *s, struct client_tokenizer *tokenizer, s
     return rc == -EINVAL ? 0 : rc; /* one outside the model's table ends them, too */
 }
 
-static int open_source(struct client_source *source, struct error *err)
+static int span_corruption_open_source(struct client_source *source, struct error *err)
 {
     const struct client_source_setup *setup = &source->setup;
     struct spans *s = (struct spans *)source;
@@ -67,7 +67,8 @@ static int open_source(struct client_source *source, struct error *err)
 }
 
 /* What is not asked for is as long as the windows make it. */
-static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+static int span_corruption_settle(struct client_source *source, const struct client_source_rules *rules,
+                                  struct error *err)
 {
     struct spans *s = (struct spans *)source;
     const uint32_t any = UINT32_MAX;
@@ -103,7 +104,7 @@ static int settle(struct client_source *source, const struct client_source_rules
     return s->ids && s->entries ? 0 : error_memory(err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void span_corruption_measure(struct client_source_facts *out, const struct client_source *source)
 {
     const struct spans *s = (const struct spans *)source;
     const struct client_source_setup *setup = &source->setup;
@@ -120,7 +121,8 @@ static void measure(struct client_source_facts *out, const struct client_source 
                                         .least = 2};
 }
 
-static int divide(struct client_source *source, const struct client_division *division, struct error *err)
+static int span_corruption_divide(struct client_source *source, const struct client_division *division,
+                                  struct error *err)
 {
     struct spans *s = (struct spans *)source;
 
@@ -131,7 +133,7 @@ static int divide(struct client_source *source, const struct client_division *di
                : error_set(err, -EINVAL, "the held-out text has fewer than the %u tokens of a row: give more", s->of.n);
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void span_corruption_describe(char *out, size_t cap, const struct client_source *source)
 {
     const struct spans *s = (const struct spans *)source;
 
@@ -164,8 +166,8 @@ static void number_row(const struct spans *s, const struct client_row_fields *ro
     memcpy(source + s->source_seq, target, s->of.target * sizeof *target);
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int span_corruption_read_row(struct client_source *source, const struct client_row_fields *row,
+                                    enum client_part part, struct client_sample sample, struct error *err)
 {
     const struct spans *s = (const struct spans *)source;
     uint32_t known, *ids = row->at[CLIENT_FIELD_IDS],
@@ -185,7 +187,7 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return 0;
 }
 
-static void close_source(struct client_source *source)
+static void span_corruption_close_source(struct client_source *source)
 {
     struct spans *s = (struct spans *)source;
 
@@ -193,7 +195,7 @@ static void close_source(struct client_source *source)
     free(s->entries);
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool span_corruption_takes(const struct model_config *config, double mask_fraction)
 {
     return model_has_source(config) && mask_fraction > 0;
 }
@@ -204,16 +206,16 @@ const struct client_source_ops client_source_spans = {
     .order = &client_windowed_order,
     .bytes = sizeof(struct spans),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
-    .takes = takes,
+    .takes = span_corruption_takes,
     .masks = true,
-    .open = open_source,
+    .open = span_corruption_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
+    .settle = span_corruption_settle,
+    .measure = span_corruption_measure,
+    .divide = span_corruption_divide,
+    .describe = span_corruption_describe,
+    .read_row = span_corruption_read_row,
     .score = client_windowed_score,
-    .close = close_source,
+    .close = span_corruption_close_source,
 };

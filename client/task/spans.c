@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-static uint32_t smaller(uint32_t a, uint32_t b)
+static uint32_t spans_smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -13,15 +13,15 @@ struct client_spans client_spans_of(uint32_t n, double fraction)
 {
     uint32_t chosen = (uint32_t)lround(n * fraction), runs;
 
-    chosen = chosen < 1 ? 1 : smaller(chosen, n - 1);
+    chosen = chosen < 1 ? 1 : spans_smaller(chosen, n - 1);
     runs = (uint32_t)lround((double)chosen / CLIENT_SPAN_TOKENS);
-    runs = runs < 1 ? 1 : smaller(runs, smaller(chosen, n - chosen));
+    runs = runs < 1 ? 1 : spans_smaller(runs, spans_smaller(chosen, n - chosen));
     return (struct client_spans){n, chosen, runs, n - chosen + runs + 1, chosen + runs + 1};
 }
 
 struct client_spans client_spans_within(uint32_t source, uint32_t target, uint32_t both, double fraction)
 {
-    const uint32_t least = smaller(source, both), most = least < UINT32_MAX / 64 ? 64 * least : UINT32_MAX - 1;
+    const uint32_t least = spans_smaller(source, both), most = least < UINT32_MAX / 64 ? 64 * least : UINT32_MAX - 1;
     struct client_spans found = {0};
 
     for (uint32_t n = 2; n <= most; n++) {
@@ -40,7 +40,7 @@ struct draws {
     uint32_t words[4];
 };
 
-static uint32_t below(struct draws *d, uint32_t bound)
+static uint32_t spans_below(struct draws *d, uint32_t bound)
 {
     if (d->n % 4 == 0)
         random_quad(d->words, d->key, d->row, d->n / 4);
@@ -56,7 +56,7 @@ struct cutting {
 
 static bool cuts_here(struct cutting *c)
 {
-    const bool cuts = below(c->draws, c->places--) < c->cuts;
+    const bool cuts = spans_below(c->draws, c->places--) < c->cuts;
 
     c->cuts -= cuts;
     return cuts;

@@ -24,14 +24,14 @@ struct targets {
     uint32_t *work; /* (the longest row) */
 };
 
-static const struct targets *of(const struct client_source *source)
+static const struct targets *targets_of(const struct client_source *source)
 {
     return (const struct targets *)source;
 }
 
-static const struct client_example *find(const struct client_source *source, enum client_part data, size_t k)
+static const struct client_example *targets_find(const struct client_source *source, enum client_part data, size_t k)
 {
-    return &of(source)->rows.corpus[data].list[k];
+    return &targets_of(source)->rows.corpus[data].list[k];
 }
 
 /* ---- Sides ---- */
@@ -39,16 +39,16 @@ static const struct client_example *find(const struct client_source *source, enu
 /* Tokens of the two sides in rows of n tokens. */
 static void divide_tokens(uint32_t room[SIDES], const struct client_source *source, uint32_t n)
 {
-    const struct program_own own = {.n = of(source)->source_seq, .of = of(source)->rows.seq};
+    const struct program_own own = {.n = targets_of(source)->source_seq, .of = targets_of(source)->rows.seq};
 
     room[0] = program_own_elements(&own, n);
     room[1] = n - room[0];
 }
 
 /* Tokens of the two sides of a sample: the source's come first, and are not trained. */
-static uint32_t length(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t targets_length(const struct client_source *source, enum client_part data, size_t k)
 {
-    const uint32_t *n = find(source, data, k)->n;
+    const uint32_t *n = targets_find(source, data, k)->n;
 
     return n[0] + n[1];
 }
@@ -56,15 +56,15 @@ static uint32_t length(const struct client_source *source, enum client_part data
 /* What is left of both sides in rows of at most seq tokens. */
 static void cut_sides(uint32_t left[SIDES], const struct client_source *source, enum client_part data, size_t k)
 {
-    const uint32_t *n = find(source, data, k)->n;
+    const uint32_t *n = targets_find(source, data, k)->n;
 
-    divide_tokens(left, source, of(source)->rows.seq);
+    divide_tokens(left, source, targets_of(source)->rows.seq);
     for (int side = 0; side < SIDES; side++)
         left[side] = n[side] < left[side] ? n[side] : left[side];
 }
 
 /* Tokens that a row trains on or reads. */
-static uint32_t count(const struct client_source *source, enum client_part data, size_t k)
+static uint32_t targets_count(const struct client_source *source, enum client_part data, size_t k)
 {
     uint32_t left[SIDES];
 
@@ -72,23 +72,23 @@ static uint32_t count(const struct client_source *source, enum client_part data,
     return left[0] + left[1];
 }
 
-static bool fits(const struct client_source *source, enum client_part data, size_t k)
+static bool targets_fits(const struct client_source *source, enum client_part data, size_t k)
 {
-    return count(source, data, k) == length(source, data, k);
+    return targets_count(source, data, k) == targets_length(source, data, k);
 }
 
-static enum eps_fate find_fate(const struct client_source *source, enum client_part data, size_t k,
-                               enum eps_long long_rows)
+static enum eps_fate targets_find_fate(const struct client_source *source, enum client_part data, size_t k,
+                                       enum eps_long long_rows)
 {
-    return fits(source, data, k) ? EPS_KEPT : long_rows == EPS_LONG_DROP ? EPS_DROPPED : EPS_CUT;
+    return targets_fits(source, data, k) ? EPS_KEPT : long_rows == EPS_LONG_DROP ? EPS_DROPPED : EPS_CUT;
 }
 
-static int refuse(const struct client_source *source, enum client_part data, size_t k, struct error *err)
+static int targets_refuse(const struct client_source *source, enum client_part data, size_t k, struct error *err)
 {
-    const uint32_t seq = of(source)->rows.seq, source_seq = of(source)->source_seq;
-    const struct client_example *sample = find(source, data, k);
+    const uint32_t seq = targets_of(source)->rows.seq, source_seq = targets_of(source)->source_seq;
+    const struct client_example *sample = targets_find(source, data, k);
 
-    if (fits(source, data, k))
+    if (targets_fits(source, data, k))
         return 0;
     return error_set(err, -EINVAL,
                      "%s: line %" PRIu32 ": %" PRIu32 " tokens of source and %" PRIu32 " of target, in rows of %" PRIu32
@@ -98,8 +98,8 @@ static int refuse(const struct client_source *source, enum client_part data, siz
 }
 
 /* The shortest row that has room for both sides of all samples, as far as --seq has it. */
-static uint32_t find_room(const struct client_source *source, enum client_part data,
-                          const struct client_sample *samples, uint32_t n)
+static uint32_t targets_find_room(const struct client_source *source, enum client_part data,
+                                  const struct client_sample *samples, uint32_t n)
 {
     uint32_t need[SIDES] = {1, 1}, room[SIDES], left[SIDES], longest = 2;
 
@@ -118,23 +118,23 @@ static const struct client_listed_ops pairs = {
     .reader = "sources and targets need",
     .group = 1,
     .by_tokens = true,
-    .length = length,
-    .find_fate = find_fate,
-    .refuse = refuse,
+    .length = targets_length,
+    .find_fate = targets_find_fate,
+    .refuse = targets_refuse,
     .none = "no row is within",
-    .count = count,
-    .room = find_room,
+    .count = targets_count,
+    .room = targets_find_room,
 };
 
 /* ---- Opened, read, settled ---- */
 
-static int open_source(struct client_source *source, struct error *err)
+static int targets_open_source(struct client_source *source, struct error *err)
 {
     return client_listed_open(source, &pairs, err);
 }
 
-static int read_part(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
-                     struct error *err)
+static int targets_read_part(struct client_source *source, enum client_part part,
+                             const struct client_source_rules *rules, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;
     const struct client_documents_rules read = {.tokenizer = l->tokenizer,
@@ -182,24 +182,24 @@ static int choose_sides(struct targets *t, const struct client_source_rules *rul
                      t->rows.seq, t->source_seq);
 }
 
-static int settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
+static int targets_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     const int rc = choose_sides((struct targets *)source, rules, err);
 
     return rc ? rc : client_listed_settle(source, rules, err);
 }
 
-static void measure(struct client_source_facts *out, const struct client_source *source)
+static void targets_measure(struct client_source_facts *out, const struct client_source *source)
 {
     client_listed_measure(out, source);
-    out->seq = out->longest = of(source)->rows.seq;
-    out->source = of(source)->source_seq;
+    out->seq = out->longest = targets_of(source)->rows.seq;
+    out->source = targets_of(source)->source_seq;
     out->least = 2;
 }
 
 /* ---- Rows ---- */
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int targets_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct targets *t = (struct targets *)source;
 
@@ -208,10 +208,10 @@ static int divide(struct client_source *source, const struct client_division *d,
     return t->work ? 0 : error_memory(err);
 }
 
-static void describe(char *out, size_t cap, const struct client_source *source)
+static void targets_describe(char *out, size_t cap, const struct client_source *source)
 {
-    const struct client_listed *l = &of(source)->rows;
-    const uint32_t source_seq = of(source)->source_seq;
+    const struct client_listed *l = &targets_of(source)->rows;
+    const uint32_t source_seq = targets_of(source)->source_seq;
     size_t used =
         (size_t)snprintf(out, cap,
                          "%" PRIu32 " rows, %" PRIu32 " held out; sources of at most %" PRIu32
@@ -225,7 +225,7 @@ static void describe(char *out, size_t cap, const struct client_source *source)
 }
 
 /* What is left of a side in this room: of a longer one the beginning, and its last token, which ends it. */
-static uint32_t cut(uint32_t *ids, uint32_t n, uint32_t room)
+static uint32_t targets_cut(uint32_t *ids, uint32_t n, uint32_t room)
 {
     if (n > room)
         ids[room - 1] = ids[n - 1];
@@ -233,10 +233,10 @@ static uint32_t cut(uint32_t *ids, uint32_t n, uint32_t room)
 }
 
 /* Where source and target have vocabularies of their own, the tokenizer has the larger of them. */
-static int check_ids(const struct client_source *source, enum client_part data, size_t k, int side, const uint32_t *ids,
-                     uint32_t n, struct error *err)
+static int targets_check_ids(const struct client_source *source, enum client_part data, size_t k, int side,
+                             const uint32_t *ids, uint32_t n, struct error *err)
 {
-    const struct client_example *sample = find(source, data, k);
+    const struct client_example *sample = targets_find(source, data, k);
     const struct model_config *config = source->setup.config;
     const uint32_t vocabulary = side == 0 ? config->source_vocabulary : config->vocabulary;
 
@@ -250,12 +250,12 @@ static int check_ids(const struct client_source *source, enum client_part data, 
     return 0;
 }
 
-static int read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                    struct client_sample sample, struct error *err)
+static int targets_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                            struct client_sample sample, struct error *err)
 {
-    const struct targets *t = of(source);
+    const struct targets *t = targets_of(source);
     const enum client_part data = client_listed_data(source, part);
-    const struct client_example *example = find(source, data, sample.id);
+    const struct client_example *example = targets_find(source, data, sample.id);
     uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t room[SIDES];
@@ -268,9 +268,10 @@ static int read_row(struct client_source *source, const struct client_row_fields
     uint32_t *const target = t->work + example->n[0];
     for (uint32_t i = 0; i < example->n[1]; i++)
         target[i] &= ~CLIENT_TOKEN_TRAINED;
-    const uint32_t n_source = cut(t->work, example->n[0], room[0]), n_target = cut(target, example->n[1], room[1]);
-    rc = check_ids(source, data, sample.id, 0, t->work, n_source, err);
-    rc = rc ? rc : check_ids(source, data, sample.id, 1, target, n_target, err);
+    const uint32_t n_source = targets_cut(t->work, example->n[0], room[0]),
+                   n_target = targets_cut(target, example->n[1], room[1]);
+    rc = targets_check_ids(source, data, sample.id, 0, t->work, n_source, err);
+    rc = rc ? rc : targets_check_ids(source, data, sample.id, 1, target, n_target, err);
     if (rc)
         return rc;
     lengths->n_tokens = lengths->second = n_source;
@@ -283,18 +284,18 @@ static int read_row(struct client_source *source, const struct client_row_fields
     return 0;
 }
 
-static int score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int targets_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
     (void)source, (void)loss;
     return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no target");
 }
 
-static void close_source(struct client_source *source)
+static void targets_close_source(struct client_source *source)
 {
     free(((struct targets *)source)->work);
 }
 
-static bool takes(const struct model_config *config, double mask_fraction)
+static bool targets_takes(const struct model_config *config, double mask_fraction)
 {
     (void)mask_fraction;
     return model_has_source(config);
@@ -306,15 +307,15 @@ const struct client_source_ops client_source_targets = {
     .order = &client_listed_order,
     .bytes = sizeof(struct targets),
     .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
-    .takes = takes,
-    .open = open_source,
+    .takes = targets_takes,
+    .open = targets_open_source,
     .open_files = client_data_open,
-    .read = read_part,
-    .settle = settle,
-    .measure = measure,
-    .divide = divide,
-    .describe = describe,
-    .read_row = read_row,
-    .score = score,
-    .close = close_source,
+    .read = targets_read_part,
+    .settle = targets_settle,
+    .measure = targets_measure,
+    .divide = targets_divide,
+    .describe = targets_describe,
+    .read_row = targets_read_row,
+    .score = targets_score,
+    .close = targets_close_source,
 };

@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-static const struct client_windowed *of(const struct client_source *source)
+static const struct client_windowed *windowed_of(const struct client_source *source)
 {
     return (const struct client_windowed *)source;
 }
@@ -31,7 +31,7 @@ int client_windowed_read(struct client_source *source, enum client_part part, co
     return rc;
 }
 
-static int divide(struct client_source *source, const struct client_division *d, struct error *err)
+static int windowed_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_windowed *w = (struct client_windowed *)source;
     const struct client_source_setup *setup = &source->setup;
@@ -51,28 +51,28 @@ static int divide(struct client_source *source, const struct client_division *d,
 
 const struct client_windows *client_windowed_windows(const struct client_source *source, enum client_part part)
 {
-    return part == CLIENT_TRAIN ? &of(source)->train : &of(source)->held_out;
+    return part == CLIENT_TRAIN ? &windowed_of(source)->train : &windowed_of(source)->held_out;
 }
 
-static uint64_t n_rows(const struct client_source *source, enum client_part part)
+static uint64_t windowed_n_rows(const struct client_source *source, enum client_part part)
 {
     return client_windowed_windows(source, part)->n;
 }
 
-static uint64_t n_entries(const struct client_source *source)
+static uint64_t windowed_n_entries(const struct client_source *source)
 {
     return source->setup.data->n;
 }
 
-static uint64_t tokens(struct client_source *source, uint64_t step, uint64_t n_before)
+static uint64_t windowed_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
 {
     (void)step;
-    return n_before * of(source)->train.seq;
+    return n_before * windowed_of(source)->train.seq;
 }
 
-static uint32_t pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
+static uint32_t windowed_pick(struct client_sample *out, struct client_source *source, uint64_t step, uint64_t n_before)
 {
-    const struct client_windowed *w = of(source);
+    const struct client_windowed *w = windowed_of(source);
 
     (void)step;
     for (uint32_t i = 0; i < source->batch; i++) {
@@ -82,38 +82,38 @@ static uint32_t pick(struct client_sample *out, struct client_source *source, ui
     return source->batch;
 }
 
-static struct client_sample pick_held_out(const struct client_source *source, uint64_t k)
+static struct client_sample windowed_pick_held_out(const struct client_source *source, uint64_t k)
 {
-    return (struct client_sample){k, client_windows_number(&of(source)->held_out, k)};
+    return (struct client_sample){k, client_windows_number(&windowed_of(source)->held_out, k)};
 }
 
-static uint64_t progress(const struct client_source *source, uint64_t n)
+static uint64_t windowed_progress(const struct client_source *source, uint64_t n)
 {
-    return client_windows_tokens(&of(source)->held_out, 0, n);
+    return client_windows_tokens(&windowed_of(source)->held_out, 0, n);
 }
 
-static uint32_t length(const struct client_source *source, enum client_part part, const struct client_sample *samples,
-                       uint32_t n)
+static uint32_t windowed_length(const struct client_source *source, enum client_part part,
+                                const struct client_sample *samples, uint32_t n)
 {
     (void)part, (void)samples, (void)n;
     return source->seq;
 }
 
-static void close_order(struct client_source *source)
+static void windowed_close_order(struct client_source *source)
 {
     (void)source;
 }
 
 const struct client_order client_windowed_order = {
-    .divide = divide,
-    .n_rows = n_rows,
-    .n_entries = n_entries,
-    .tokens = tokens,
-    .pick = pick,
-    .pick_held_out = pick_held_out,
-    .progress = progress,
-    .length = length,
-    .close = close_order,
+    .divide = windowed_divide,
+    .n_rows = windowed_n_rows,
+    .n_entries = windowed_n_entries,
+    .tokens = windowed_tokens,
+    .pick = windowed_pick,
+    .pick_held_out = windowed_pick_held_out,
+    .progress = windowed_progress,
+    .length = windowed_length,
+    .close = windowed_close_order,
 };
 
 int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)

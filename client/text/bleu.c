@@ -15,7 +15,7 @@ static bool is_space(uint32_t c)
     return tokenizer_is_blank(c) || (c >= 0x1C && c <= 0x1F);
 }
 
-static size_t strip_end(const char *text, size_t n)
+static size_t bleu_strip_end(const char *text, size_t n)
 {
     while (n > 0) {
         const size_t last = client_utf8_before(text, 0, n);
@@ -28,7 +28,7 @@ static size_t strip_end(const char *text, size_t n)
 }
 
 /* Replaces old by new, which is not longer, from left to right. What a replacement forms is not replaced again. */
-static void replace(struct client_text *text, const char *old, const char *new)
+static void bleu_replace(struct client_text *text, const char *old, const char *new)
 {
     const size_t n_old = strlen(old), n_new = strlen(new);
     size_t n = 0;
@@ -44,19 +44,19 @@ static void replace(struct client_text *text, const char *old, const char *new)
     text->n = n;
 }
 
-static void put(struct client_text *text, char c)
+static void bleu_put(struct client_text *text, char c)
 {
     text->bytes[text->n++] = c;
 }
 
-static bool is_digit(char c)
+static bool bleu_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
 
 static bool is_not_digit(char c)
 {
-    return !is_digit(c);
+    return !bleu_is_digit(c);
 }
 
 static bool is_point(char c)
@@ -84,10 +84,10 @@ static int separate_symbols(struct client_text *out, const struct client_text *t
     for (size_t i = 0; !rc && i < text->n; i++) {
         const bool symbol = is_symbol(text->bytes[i]);
         if (symbol)
-            put(out, ' ');
-        put(out, text->bytes[i]);
+            bleu_put(out, ' ');
+        bleu_put(out, text->bytes[i]);
         if (symbol)
-            put(out, ' ');
+            bleu_put(out, ' ');
     }
     return rc;
 }
@@ -99,9 +99,9 @@ struct pair {
 };
 
 static const struct pair pairs[] = {
-    {is_not_digit, is_point, true},  /* ([^0-9])([\.,]) becomes "\1 \2 " */
-    {is_point, is_not_digit, false}, /* ([\.,])([^0-9]) becomes " \1 \2" */
-    {is_digit, is_hyphen, true},     /* ([0-9])(-) becomes "\1 \2 " */
+    {is_not_digit, is_point, true},   /* ([^0-9])([\.,]) becomes "\1 \2 " */
+    {is_point, is_not_digit, false},  /* ([\.,])([^0-9]) becomes " \1 \2" */
+    {bleu_is_digit, is_hyphen, true}, /* ([0-9])(-) becomes "\1 \2 " */
 };
 
 /* As of a regular expression, matches do not overlap: the right character of one is not the left one of the next. */
@@ -113,22 +113,22 @@ static int separate_pairs(struct client_text *out, const struct client_text *tex
 
     for (size_t i = 0; !rc && i < text->n; i++) {
         if (i + 1 == text->n || !pair->left(text->bytes[i]) || !pair->right(text->bytes[i + 1])) {
-            put(out, text->bytes[i]);
+            bleu_put(out, text->bytes[i]);
             continue;
         }
         if (!pair->isolates_right)
-            put(out, ' ');
-        put(out, text->bytes[i++]);
-        put(out, ' ');
-        put(out, text->bytes[i]);
+            bleu_put(out, ' ');
+        bleu_put(out, text->bytes[i++]);
+        bleu_put(out, ' ');
+        bleu_put(out, text->bytes[i]);
         if (pair->isolates_right)
-            put(out, ' ');
+            bleu_put(out, ' ');
     }
     return rc;
 }
 
 /* Leaves one blank between tokens, and none around them. */
-static void join(struct client_text *text)
+static void bleu_join(struct client_text *text)
 {
     size_t n = 0;
     unsigned length;
@@ -161,15 +161,15 @@ int client_bleu_tokens(struct client_text *out, const char *text, size_t n, stru
     if (whole < n)
         return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, (uint8_t)text[whole]);
     out->n = 0;
-    if ((rc = client_text_add(out, " ", 1, err)) || (rc = client_text_add(out, text, strip_end(text, n), err)) ||
+    if ((rc = client_text_add(out, " ", 1, err)) || (rc = client_text_add(out, text, bleu_strip_end(text, n), err)) ||
         (rc = client_text_add(out, " ", 1, err)))
         return rc;
-    replace(out, "<skipped>", "");
-    replace(out, "-\n", ""); /* sacrebleu now turns "\n" into a blank; no later step tells them apart */
-    replace(out, "&quot;", "\"");
-    replace(out, "&amp;", "&");
-    replace(out, "&lt;", "<");
-    replace(out, "&gt;", ">");
+    bleu_replace(out, "<skipped>", "");
+    bleu_replace(out, "-\n", ""); /* sacrebleu now turns "\n" into a blank; no later step tells them apart */
+    bleu_replace(out, "&quot;", "\"");
+    bleu_replace(out, "&amp;", "&");
+    bleu_replace(out, "&lt;", "<");
+    bleu_replace(out, "&gt;", ">");
     swap(out, &before);
     rc = separate_symbols(out, &before, err);
     for (size_t i = 0; !rc && i < sizeof pairs / sizeof *pairs; i++) {
@@ -177,7 +177,7 @@ int client_bleu_tokens(struct client_text *out, const char *text, size_t n, stru
         rc = separate_pairs(out, &before, &pairs[i], err);
     }
     if (!rc)
-        join(out);
+        bleu_join(out);
     free(before.bytes);
     return rc;
 }
@@ -215,7 +215,7 @@ static size_t count_tokens(const struct client_text *text)
     return n;
 }
 
-static size_t cut(struct token *tokens, size_t at, const struct client_text *text)
+static size_t bleu_cut(struct token *tokens, size_t at, const struct client_text *text)
 {
     for (size_t i = 0, end; i < text->n; i = end + 1) {
         for (end = i; end < text->n && text->bytes[end] != ' ';)
@@ -245,9 +245,9 @@ static int compare_grams(const void *a, const void *b)
 }
 
 /* A token's number is the place of the first equal one in their order. */
-static void number_tokens(struct segment *s)
+static void bleu_number_tokens(struct segment *s)
 {
-    cut(s->tokens, cut(s->tokens, 0, &s->hypothesis), &s->reference);
+    bleu_cut(s->tokens, bleu_cut(s->tokens, 0, &s->hypothesis), &s->reference);
     qsort(s->tokens, s->n, sizeof *s->tokens, compare_tokens);
     for (size_t i = 0, first = 0; i < s->n; i++) {
         if (compare_tokens(&s->tokens[first], &s->tokens[i]) != 0)
@@ -330,7 +330,7 @@ int client_bleu_add(struct client_bleu *bleu, const char *hypothesis, size_t hyp
     const int rc = segment_init(&s, hypothesis, hypothesis_bytes, reference, reference_bytes, err);
 
     if (!rc) {
-        number_tokens(&s);
+        bleu_number_tokens(&s);
         for (size_t n = 1; n <= CLIENT_BLEU_ORDERS; n++) {
             bleu->n_grams[n - 1] += s.n_hypothesis >= n ? s.n_hypothesis - n + 1 : 0;
             bleu->n_matches[n - 1] += match_grams(&s, n);

@@ -137,7 +137,7 @@ static int add_spans(struct row *row, const struct client_turns *t, uint16_t lab
     return rc;
 }
 
-static bool is_empty(const struct client_rendering *text, size_t message)
+static bool conversation_is_empty(const struct client_rendering *text, size_t message)
 {
     for (size_t k = 0; k < text->n_empty; k++)
         if (text->labels[text->n + k] == message + 1)
@@ -165,7 +165,7 @@ static int check_marks(const struct row *row, const struct client_turns *t, stru
                 i + 1);
         for (size_t k = 0; k < row->n_spans; k++)
             marked = marked || row->spans[k].message == i + 1;
-        if (t->trained[i] && !marked && !any_unknown && !is_empty(&row->text, i))
+        if (t->trained[i] && !marked && !any_unknown && !conversation_is_empty(&row->text, i))
             return error_set(
                 err, -EINVAL,
                 "the chat template marks no part of message %zu as an answer ({%% generation %%}): give the "
@@ -205,7 +205,7 @@ static int rows_of_all(struct row *row, const struct client_turns *t, struct err
 
 /* ---- By prefixes ---- */
 
-static bool begins_with(const struct client_rendering *text, const struct client_rendering *with)
+static bool conversation_begins_with(const struct client_rendering *text, const struct client_rendering *with)
 {
     return with->n <= text->n && memcmp(text->text, with->text, with->n) == 0;
 }
@@ -220,7 +220,7 @@ static int render_answer(struct client_rendering *text, size_t *from, const stru
     *from = before.n;
     if (!rc)
         rc = client_turns_render(text, t, i + 1, false, err);
-    if (!rc && (before.n >= text->n || !begins_with(text, &before)))
+    if (!rc && (before.n >= text->n || !conversation_begins_with(text, &before)))
         rc = error_set(
             err, -EINVAL,
             "it cannot be told where the answer of message %zu begins: its text, by the chat template, does not "
@@ -257,12 +257,13 @@ static int rows_by_prefixes(struct row *rows, size_t *n_rows, const struct clien
             continue;
         rc = render_answer(&text, &from, t, i, err);
         size_t to = text.n;
-        if (!rc && !begins_with(&row->text, &text)) {
+        if (!rc && !conversation_begins_with(&row->text, &text)) {
             const size_t own = own_end(&text, i);
-            if (own > from && begins_with(&row->text, &(struct client_rendering){.text = text.text, .n = own}))
+            if (own > from &&
+                conversation_begins_with(&row->text, &(struct client_rendering){.text = text.text, .n = own}))
                 to = own;
         }
-        if (!rc && to == text.n && !begins_with(&row->text, &text)) {
+        if (!rc && to == text.n && !conversation_begins_with(&row->text, &text)) {
             if (row->n_spans > 0)
                 row = &rows[(*n_rows)++];
             free(row->text.text);
@@ -353,7 +354,8 @@ static int encode_row(struct client_conversations *c, const struct row *row, cli
     return rc;
 }
 
-static int make_rows(struct row *rows, size_t *n_rows, const struct client_turns *t, bool marks, struct error *err)
+static int conversation_make_rows(struct row *rows, size_t *n_rows, const struct client_turns *t, bool marks,
+                                  struct error *err)
 {
     *n_rows = 1;
     if (t->train_on == EPS_TRAIN_ON_ALL)
@@ -397,7 +399,7 @@ int client_conversation_encode(struct client_conversations *c, const json_t *con
     if (!rc && !rows)
         rc = error_memory(err);
     if (!rc)
-        rc = make_rows(rows, &n_rows, &t, c->marks, err);
+        rc = conversation_make_rows(rows, &n_rows, &t, c->marks, err);
     for (size_t i = n_rows; i-- > 0;) {
         if (!rc)
             rc = encode_row(c, &rows[i], take, user, err);

@@ -47,7 +47,7 @@ struct merging {
     size_t known_mask;
 };
 
-static int no_memory(struct error *err)
+static int merges_no_memory(struct error *err)
 {
     return error_set(err, -ENOMEM, "no memory to learn tokens from the text");
 }
@@ -60,7 +60,7 @@ static int reserve(void **array, size_t *cap, size_t n, size_t size, struct erro
     const size_t more = *cap ? 2 * *cap : 64;
     void *larger = realloc(*array, more * size);
     if (!larger)
-        return no_memory(err);
+        return merges_no_memory(err);
     *array = larger, *cap = more;
     return 0;
 }
@@ -80,13 +80,13 @@ static uint32_t *pair_place(const struct merging *m, uint32_t left, uint32_t rig
     return &m->table[i];
 }
 
-static int widen(struct merging *m, struct error *err)
+static int merges_widen(struct merging *m, struct error *err)
 {
     const size_t places = 2 * (m->mask + 1);
     uint32_t *table = calloc(places, sizeof *table);
 
     if (!table)
-        return no_memory(err);
+        return merges_no_memory(err);
     free(m->table);
     m->table = table, m->mask = places - 1;
     for (size_t i = 0; i < m->n_pairs; i++)
@@ -107,7 +107,7 @@ static int find_pair(uint32_t *out, struct merging *m, uint32_t left, uint32_t r
         *place = (uint32_t)++m->n_pairs;
         if (m->n_pairs > m->mask / 2) {
             *out = (uint32_t)m->n_pairs - 1;
-            return widen(m, err);
+            return merges_widen(m, err);
         }
     }
     *out = *place - 1;
@@ -156,7 +156,7 @@ static bool goes_first(const struct merging *m, const struct entry *a, const str
     return p->left != q->left ? p->left < q->left : p->right < q->right;
 }
 
-static int push(struct merging *m, struct entry entry, struct error *err)
+static int merges_push(struct merging *m, struct entry entry, struct error *err)
 {
     int rc = RESERVE(m->heap, m->cap_heap, m->n_heap, err);
 
@@ -193,7 +193,7 @@ static int push_grown(struct merging *m, struct error *err)
         struct pair *pair = &m->pairs[m->grown[i]];
         pair->grown = false;
         if (pair->count >= LEAST_COUNT)
-            rc = push(m, (struct entry){pair->count, m->grown[i]}, err);
+            rc = merges_push(m, (struct entry){pair->count, m->grown[i]}, err);
     }
     m->n_grown = 0;
     return rc;
@@ -208,7 +208,8 @@ static bool pop_most_frequent(uint32_t *out, struct merging *m, int *rc, struct 
         *out = top.pair;
         if (count == top.count)
             return true;
-        if (count >= LEAST_COUNT && count < top.count && (*rc = push(m, (struct entry){count, top.pair}, err)) != 0)
+        if (count >= LEAST_COUNT && count < top.count &&
+            (*rc = merges_push(m, (struct entry){count, top.pair}, err)) != 0)
             return false;
     }
     return false;
@@ -255,7 +256,7 @@ static uint32_t *token_place(const struct merging *m, const uint8_t *bytes, size
 }
 
 /* Names the token that a pair becomes. The pair's first occurrence gives the token's bytes. */
-static uint32_t name_token(struct merging *m, const struct pair *pair)
+static uint32_t merges_name_token(struct merging *m, const struct pair *pair)
 {
     const size_t n_left = m->pieces[pair->left].n, n = n_left + m->pieces[pair->right].n;
 
@@ -283,7 +284,7 @@ static int merge_pair(struct merging *m, struct client_merge *out, uint32_t numb
     struct pair pair = m->pairs[number];
     int rc = 0;
 
-    *out = (struct client_merge){pair.left, pair.right, name_token(m, &pair)};
+    *out = (struct client_merge){pair.left, pair.right, merges_name_token(m, &pair)};
     m->pairs[number].words = NULL, m->pairs[number].n = 0, m->pairs[number].cap = 0;
     for (uint32_t k = 0; !rc && k < pair.n; k++)
         rc = merge_word(m, pair.words[k], pair.left, pair.right, out->id, err);
@@ -311,7 +312,7 @@ static int begin_merging(struct merging *m, const uint32_t bytes[256], uint32_t 
     return rc ? rc : push_grown(m, err);
 }
 
-static void end(struct merging *m)
+static void merges_end(struct merging *m)
 {
     for (size_t i = 0; i < m->n_pairs; i++)
         free(m->pairs[i].words);
@@ -324,8 +325,8 @@ static void end(struct merging *m)
     free(m->known);
 }
 
-static int merge_all(struct merging *m, struct client_merge **out, size_t *n, uint32_t n_tokens,
-                     const struct client_watch *watch, struct error *err)
+static int merges_merge_all(struct merging *m, struct client_merge **out, size_t *n, uint32_t n_tokens,
+                            const struct client_watch *watch, struct error *err)
 {
     size_t cap = 0;
     uint32_t number;
@@ -354,10 +355,10 @@ int client_words_merge(struct client_merge **out, size_t *n, struct client_words
     m.pieces = calloc((size_t)first + n_tokens, sizeof *m.pieces);
     m.known = calloc(m.known_mask + 1, sizeof *m.known);
     *out = NULL, *n = 0;
-    int rc = m.ids && m.table && m.pieces && m.known ? begin_merging(&m, bytes, first, err) : no_memory(err);
+    int rc = m.ids && m.table && m.pieces && m.known ? begin_merging(&m, bytes, first, err) : merges_no_memory(err);
     if (!rc)
-        rc = merge_all(&m, out, n, n_tokens, watch, err);
-    end(&m);
+        rc = merges_merge_all(&m, out, n, n_tokens, watch, err);
+    merges_end(&m);
     if (rc) {
         free(*out);
         *out = NULL, *n = 0;

@@ -135,7 +135,7 @@ static struct client_candidate *pop_likeliest(struct client_candidate *heap, uin
     return &heap[n - 1];
 }
 
-static double weigh(struct client_sampler *s, uint32_t first, float largest)
+static double sample_weigh(struct client_sampler *s, uint32_t first, float largest)
 {
     double total = 0;
 
@@ -163,7 +163,7 @@ static double filter_candidates(uint32_t *first, struct client_sampler *s, float
         for (*first = s->n; *first > s->n - k; --*first)
             pop_likeliest(s->candidates, *first);
     }
-    total = weigh(s, *first, largest);
+    total = sample_weigh(s, *first, largest);
     if (!by_p)
         return total;
     for (uint32_t end = s->n; end > s->n - k; end--) {
@@ -190,7 +190,7 @@ static double drop_unlikely(struct client_sampler *s, uint32_t first, double tot
 }
 
 /* Uniform in [0, 1), 53 bits. */
-static double uniform(uint64_t seed, uint64_t position)
+static double sample_uniform(uint64_t seed, uint64_t position)
 {
     uint32_t word[4];
 
@@ -198,14 +198,14 @@ static double uniform(uint64_t seed, uint64_t position)
     return (double)(((uint64_t)word[0] << 32 | word[1]) >> 11) * 0x1p-53;
 }
 
-static uint32_t draw(struct client_sampler *s, const float *logits, uint32_t likeliest, uint64_t position)
+static uint32_t text_sample_draw(struct client_sampler *s, const float *logits, uint32_t likeliest, uint64_t position)
 {
     uint32_t first;
 
     for (uint32_t i = 0; i < s->n; i++)
         s->candidates[i] = (struct client_candidate){.logit = logits[i], .id = i};
     double left = filter_candidates(&first, s, logits[likeliest]);
-    left = drop_unlikely(s, first, left) * uniform(s->options.seed, position);
+    left = drop_unlikely(s, first, left) * sample_uniform(s->options.seed, position);
     for (uint32_t i = s->n; i-- > first;) {
         left -= s->candidates[i].weight;
         if (left < 0)
@@ -226,7 +226,7 @@ int client_sampler_draw(uint32_t *id, struct client_sampler *sampler, const floa
     }
     *id = likeliest;
     if (!rc && sampler->options.temperature > 0)
-        *id = draw(sampler, logits, likeliest, position);
+        *id = text_sample_draw(sampler, logits, likeliest, position);
     if (!rc && sampler->seen)
         sampler->seen[*id] = 1;
     return rc;

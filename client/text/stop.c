@@ -36,7 +36,7 @@ void client_stop_begin(struct client_stop *stop)
 }
 
 /* Where the stop string begins that is complete first; n: there is none. */
-static size_t find(const struct client_stop *stop, const char *text, size_t n)
+static size_t stop_find(const struct client_stop *stop, const char *text, size_t n)
 {
     size_t first = n, first_end = n + 1;
 
@@ -74,7 +74,7 @@ int client_stop_push(struct client_stop *stop, const char **text, size_t *n, con
     *text = "", *n = 0;
     if (rc || stop->met || held->n == 0)
         return rc;
-    const size_t at = find(stop, held->bytes, held->n);
+    const size_t at = stop_find(stop, held->bytes, held->n);
     const bool met = at < held->n;
     const size_t n_passed = met || last ? at : held->n - count_open(stop, held->bytes, held->n);
     passed->n = 0;

@@ -44,7 +44,7 @@ bool client_conversation_has_zero(const json_t *text)
     return json_is_string(text) && strlen(json_string_value(text)) < json_string_length(text);
 }
 
-static bool is_word(const char *text)
+static bool turns_is_word(const char *text)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     const size_t n = strlen(text);
@@ -61,7 +61,7 @@ static bool prints_role(struct client_turns *t, size_t i)
     struct client_rendering text = {0};
     bool found = false;
 
-    if (!is_word(json_string_value(json_object_get(message, "role"))) || !copy)
+    if (!turns_is_word(json_string_value(json_object_get(message, "role"))) || !copy)
         goto done;
     json_incref(message);
     if (json_object_set_new(copy, "role", json_string(probe)) == 0 && json_array_set(t->messages, i, copy) == 0) {
@@ -94,7 +94,7 @@ static int check_role(struct client_turns *t, size_t i, struct error *err)
                      i + 1, role);
 }
 
-static int check_message(const json_t *message, size_t i, struct error *err)
+static int turns_check_message(const json_t *message, size_t i, struct error *err)
 {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *train = json_object_get(message, "train");
@@ -134,7 +134,7 @@ static json_t *clean_message(const json_t *message)
     return out;
 }
 
-static int take_messages(struct client_turns *t, const json_t *messages, struct error *err)
+static int turns_take_messages(struct client_turns *t, const json_t *messages, struct error *err)
 {
     const enum eps_train_on train_on = t->train_on;
     size_t last = SIZE_MAX;
@@ -150,7 +150,7 @@ static int take_messages(struct client_turns *t, const json_t *messages, struct 
                          CLIENT_LABEL_MESSAGE);
     for (size_t i = 0; !rc && i < t->n; i++) {
         const json_t *message = json_array_get(messages, i), *train = json_object_get(message, "train");
-        rc = check_message(message, i, err);
+        rc = turns_check_message(message, i, err);
         if (rc)
             break;
         const bool is_answer = client_turns_is_role(message, "assistant");
@@ -194,7 +194,7 @@ int client_turns_open(struct client_turns *t, const struct client_template *temp
         return error_memory(err);
     if (json_is_object(kwargs) && json_object_update_missing(t->variables, (json_t *)(uintptr_t)kwargs))
         return error_memory(err);
-    return take_messages(t, json_object_get(conversation, "messages"), err);
+    return turns_take_messages(t, json_object_get(conversation, "messages"), err);
 }
 
 void client_turns_close(struct client_turns *t)

@@ -45,7 +45,7 @@ void client_words_close(struct client_words *w)
     free(w);
 }
 
-static uint32_t *find(const struct client_words *w, const uint8_t *bytes, size_t n)
+static uint32_t *words_find(const struct client_words *w, const uint8_t *bytes, size_t n)
 {
     size_t i = XXH3_64bits(bytes, n) & w->mask;
 
@@ -58,7 +58,7 @@ static uint32_t *find(const struct client_words *w, const uint8_t *bytes, size_t
 }
 
 /* Doubles the table, so that at least half of it stays empty. */
-static int widen(struct client_words *w, struct error *err)
+static int words_widen(struct client_words *w, struct error *err)
 {
     const size_t places = 2 * (w->mask + 1);
     uint32_t *table = calloc(places, sizeof *table);
@@ -68,11 +68,11 @@ static int widen(struct client_words *w, struct error *err)
     free(w->table);
     w->table = table, w->mask = places - 1;
     for (size_t i = 0; i < w->n; i++)
-        *find(w, w->bytes + w->words[i].at, w->words[i].n) = (uint32_t)i + 1;
+        *words_find(w, w->bytes + w->words[i].at, w->words[i].n) = (uint32_t)i + 1;
     return 0;
 }
 
-static int make_room(struct client_words *w, size_t n, struct error *err)
+static int words_make_room(struct client_words *w, size_t n, struct error *err)
 {
     if (w->n == w->cap) {
         const size_t cap = w->cap ? 2 * w->cap : 4096;
@@ -91,22 +91,22 @@ static int make_room(struct client_words *w, size_t n, struct error *err)
     return 0;
 }
 
-static int add(struct client_words *w, const uint8_t *bytes, size_t n, struct error *err)
+static int words_add(struct client_words *w, const uint8_t *bytes, size_t n, struct error *err)
 {
-    uint32_t *place = find(w, bytes, n);
+    uint32_t *place = words_find(w, bytes, n);
 
     if (*place) {
         w->words[*place - 1].count++;
         return 0;
     }
-    int rc = make_room(w, n, err);
+    int rc = words_make_room(w, n, err);
     if (rc)
         return rc;
     memcpy(w->bytes + w->n_bytes, bytes, n);
     w->words[w->n] = (struct word){.at = w->n_bytes, .n = (uint32_t)n, .count = 1};
     w->n_bytes += n;
     *place = (uint32_t)++w->n;
-    return w->n > w->mask / 2 ? widen(w, err) : 0;
+    return w->n > w->mask / 2 ? words_widen(w, err) : 0;
 }
 
 int client_words_count(struct client_words *w, size_t *used, const char *text, size_t n, bool last, struct error *err)
@@ -116,7 +116,7 @@ int client_words_count(struct client_words *w, size_t *used, const char *text, s
 
     tokenizer_matcher_allow(&w->matcher, n);
     while (at < n && (rc = tokenizer_pattern_word(w->pattern, &w->matcher, text, n, at, last, &end, err)) > 0) {
-        rc = add(w, (const uint8_t *)text + at, end - at, err);
+        rc = words_add(w, (const uint8_t *)text + at, end - at, err);
         if (rc)
             break;
         at = end;

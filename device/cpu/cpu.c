@@ -102,7 +102,7 @@ static void *map_arena(size_t bytes)
     return base + before;
 }
 
-static void close_device(struct device *dev)
+static void cpu_close_device(struct device *dev)
 {
     if (dev && dev->arena)
         munmap(dev->arena, dev->arena_bytes);
@@ -112,13 +112,13 @@ static void close_device(struct device *dev)
 }
 
 /* No id means the CPU: proto/operation/device_name.c. */
-static int find(unsigned *index, const char *id, struct error *err)
+static int cpu_find(unsigned *index, const char *id, struct error *err)
 {
     (void)index;
     return error_set(err, -ENODEV, "there is no CPU device %s: all cores together are device 0", id);
 }
 
-static int probe(unsigned index, struct device_facts *facts, struct error *err)
+static int cpu_probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     if (index != 0)
         return error_set(err, -ENODEV, "there is no CPU device %u: all cores together are device 0", index);
@@ -128,15 +128,15 @@ static int probe(unsigned index, struct device_facts *facts, struct error *err)
     return 0;
 }
 
-static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
-                       unsigned n_threads, struct error *err)
+static int cpu_open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
+                           unsigned n_threads, struct error *err)
 {
     struct device_facts facts;
     struct device *dev;
 
     *out = NULL;
     assert(type < NUMBER_TYPES && arena_bytes > 0 && n_threads > 0);
-    int rc = probe(index, &facts, err);
+    int rc = cpu_probe(index, &facts, err);
     if (rc)
         return rc;
     dev = calloc(1, sizeof *dev);
@@ -150,7 +150,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         dev->products = map_arena(plan_cpu.library_bytes(n_threads));
     }
     if (!dev || !dev->arena || !dev->products) {
-        close_device(dev);
+        cpu_close_device(dev);
         return error_set(err, -ENOMEM,
                          "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem, or raise the limit of "
                          "addresses (ulimit -v)",
@@ -158,7 +158,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     }
     cpu_isa_use_best(dev);
     if (!dev->kernels) {
-        close_device(dev);
+        cpu_close_device(dev);
         return error_set(err, -ENOTSUP, "this processor does not convert %s (AVX2 and F16C): choose --precision fp32",
                          number_name(type));
     }
@@ -169,17 +169,17 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     return 0;
 }
 
-static void count(struct device *dev, uint64_t *done)
+static void cpu_count(struct device *dev, uint64_t *done)
 {
     dev->done = done;
 }
 
-static void *arena(struct device *dev)
+static void *cpu_arena(struct device *dev)
 {
     return dev->arena;
 }
 
-static void copy(struct device *dev, void *to, const void *from, size_t bytes)
+static void cpu_copy(struct device *dev, void *to, const void *from, size_t bytes)
 {
     enum { PIECE = 1 << 20 };
 
@@ -189,35 +189,35 @@ static void copy(struct device *dev, void *to, const void *from, size_t bytes)
         memcpy((char *)to + i, (const char *)from + i, bytes - i < PIECE ? bytes - i : PIECE);
 }
 
-static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+static void cpu_upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
-    copy(dev, dst, host, bytes);
+    cpu_copy(dev, dst, host, bytes);
 }
 
-static void download(struct device *dev, void *host, const void *src, size_t bytes)
+static void cpu_download(struct device *dev, void *host, const void *src, size_t bytes)
 {
-    copy(dev, host, src, bytes);
+    cpu_copy(dev, host, src, bytes);
 }
 
-static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+static int cpu_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
 {
     (void)dev, (void)host, (void)bytes, (void)writable, (void)err; /* host memory is device memory */
     return 0;
 }
 
-static void unlend(struct device *dev, const void *host)
+static void cpu_unlend(struct device *dev, const void *host)
 {
     (void)dev, (void)host;
 }
 
 /* Nothing is ever queued, so every mark is reached. */
-static uint64_t mark(struct device *dev, enum device_queue queue)
+static uint64_t cpu_mark(struct device *dev, enum device_queue queue)
 {
     (void)dev, (void)queue;
     return 1;
 }
 
-static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
+static void cpu_follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
 {
     (void)dev, (void)queue, (void)other, (void)wanted;
 }
@@ -234,33 +234,33 @@ static int sync_device(struct device *dev)
     return 0;
 }
 
-static int fault(struct device *dev, struct error *err)
+static int cpu_fault(struct device *dev, struct error *err)
 {
     (void)dev; /* there are no faults */
     return error_set(err, -EIO, "the device is lost");
 }
 
-static void prepare_attention(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
-                              size_t n, char told[DEVICE_TOLD])
+static void cpu_prepare_attention(struct device *dev, const struct device_attention *ops,
+                                  const enum plan_attention *ways, size_t n, char told[DEVICE_TOLD])
 {
     (void)dev, (void)ops, (void)ways, (void)n;
     *told = '\0';
 }
 
-static void prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
-                           char told[DEVICE_TOLD])
+static void cpu_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                               char told[DEVICE_TOLD])
 {
     (void)dev, (void)ops, (void)n, (void)convolution;
     told[0] = 0;
 }
 
-static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+static void cpu_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     (void)dev, (void)op; /* there is one algorithm, our own */
     *out = (struct products_candidates){0};
 }
 
-static int choose(struct device *dev, const struct products *products, struct error *err)
+static int cpu_choose(struct device *dev, const struct products *products, struct error *err)
 {
     (void)dev, (void)products, (void)err;
     return 0;
@@ -277,23 +277,23 @@ DEVICE_CALLS(CALL)
 
 #define ROW(name, type) .name = name,
 const struct device_ops device_cpu = {.name = "cpu",
-                                      .find = find,
-                                      .probe = probe,
-                                      .open = open_device,
-                                      .close = close_device,
-                                      .count = count,
-                                      .arena = arena,
-                                      .lend = lend,
-                                      .unlend = unlend,
-                                      .upload = upload,
-                                      .download = download,
-                                      .mark = mark,
-                                      .follow = follow,
+                                      .find = cpu_find,
+                                      .probe = cpu_probe,
+                                      .open = cpu_open_device,
+                                      .close = cpu_close_device,
+                                      .count = cpu_count,
+                                      .arena = cpu_arena,
+                                      .lend = cpu_lend,
+                                      .unlend = cpu_unlend,
+                                      .upload = cpu_upload,
+                                      .download = cpu_download,
+                                      .mark = cpu_mark,
+                                      .follow = cpu_follow,
                                       .finish = finish,
                                       .sync = sync_device,
-                                      .fault = fault,
-                                      .propose = propose,
-                                      .choose = choose,
-                                      .prepare_attention = prepare_attention,
-                                      .prepare_conv2d = prepare_conv2d,
+                                      .fault = cpu_fault,
+                                      .propose = cpu_propose,
+                                      .choose = cpu_choose,
+                                      .prepare_attention = cpu_prepare_attention,
+                                      .prepare_conv2d = cpu_prepare_conv2d,
                                       DEVICE_CALLS(ROW)};

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void close_device(struct device *dev)
+static void cuda_close_device(struct device *dev)
 {
     if (!dev)
         return;
@@ -50,7 +50,7 @@ static cudaError_t open_queues(struct device *dev)
     return rc;
 }
 
-static cudaError_t claim(struct device *dev)
+static cudaError_t cuda_claim(struct device *dev)
 {
     int n_processors = 0;
     cudaError_t rc = cudaSetDevice((int)dev->index);
@@ -85,8 +85,8 @@ static int cannot_claim(const struct device *dev, cudaError_t claimed, struct er
     return cuda_say(err, what, claimed);
 }
 
-static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
-                       unsigned n_threads, struct error *err)
+static int cuda_open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
+                            unsigned n_threads, struct error *err)
 {
     char model[64];
 
@@ -103,14 +103,14 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     dev->index = index;
     dev->type = dev->queue.type = type;
     dev->arena_bytes = arena_bytes;
-    cudaError_t claimed = claim(dev);
+    cudaError_t claimed = cuda_claim(dev);
     if (claimed != cudaSuccess)
         rc = cannot_claim(dev, claimed, err);
     else if (cublasLtCreate(&dev->blas) != CUBLAS_STATUS_SUCCESS || cuda_matmul_open(dev) != 0)
         rc = error_set(err, -ENOMEM, "cuda:%u: cuBLASLt does not start: is there memory, and does the driver suit it?",
                        index);
     if (rc) {
-        close_device(dev);
+        cuda_close_device(dev);
         return rc;
     }
     if (type == NUMBER_BF16)
@@ -119,17 +119,17 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     return 0;
 }
 
-static void count(struct device *dev, uint64_t *done)
+static void cuda_count(struct device *dev, uint64_t *done)
 {
     dev->done = done;
 }
 
-static void *arena(struct device *dev)
+static void *cuda_arena(struct device *dev)
 {
     return dev->arena;
 }
 
-static int fault(struct device *dev, struct error *err)
+static int cuda_fault(struct device *dev, struct error *err)
 {
     char what[24];
 
@@ -193,7 +193,7 @@ static void conv2d_weight_gradient(struct device *dev, const struct device_conv2
         cuda_note(dev, cuda_conv2d_weight_gradient(&dev->queue, op));
 }
 
-static size_t table_bytes(const struct device *dev, bool narrow, size_t n)
+static size_t cuda_table_bytes(const struct device *dev, bool narrow, size_t n)
 {
     return n * number_bytes(narrow ? NUMBER_BF16 : dev->type);
 }
@@ -209,7 +209,7 @@ static size_t rows_fetched(size_t row_bytes)
 
 static void embed(struct device *dev, const struct device_embed *op)
 {
-    const size_t row_bytes = table_bytes(dev, op->narrow, op->n);
+    const size_t row_bytes = cuda_table_bytes(dev, op->narrow, op->n);
     struct device_embed piece = *op;
 
     piece.table = cuda_reach(dev, op->table, op->n_table * row_bytes);
@@ -229,7 +229,7 @@ static void embed(struct device *dev, const struct device_embed *op)
 
 static void position(struct device *dev, const struct device_position *op)
 {
-    const size_t row_bytes = table_bytes(dev, op->narrow, op->n);
+    const size_t row_bytes = cuda_table_bytes(dev, op->narrow, op->n);
     struct device_position piece = *op;
 
     piece.table = cuda_reach(dev, op->table, op->n_tokens * row_bytes);
@@ -260,10 +260,10 @@ CUDA_LAUNCHERS(CALL)
 EXPORTED const struct device_ops device_cuda = {.name = "cuda",
                                                 .find = cuda_find,
                                                 .probe = cuda_probe,
-                                                .open = open_device,
-                                                .close = close_device,
-                                                .count = count,
-                                                .arena = arena,
+                                                .open = cuda_open_device,
+                                                .close = cuda_close_device,
+                                                .count = cuda_count,
+                                                .arena = cuda_arena,
                                                 .lend = cuda_lend,
                                                 .unlend = cuda_unlend,
                                                 .upload = cuda_upload,
@@ -272,7 +272,7 @@ EXPORTED const struct device_ops device_cuda = {.name = "cuda",
                                                 .follow = cuda_follow,
                                                 .finish = cuda_finish,
                                                 .sync = cuda_sync,
-                                                .fault = fault,
+                                                .fault = cuda_fault,
                                                 .propose = cuda_matmul_propose,
                                                 .choose = cuda_matmul_choose,
                                                 .prepare_attention = cuda_dnn_prepare,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 /* Makes room for `more` further marks. */
-static cudaError_t make_room(struct cuda_marks *marks, size_t more)
+static cudaError_t marks_make_room(struct cuda_marks *marks, size_t more)
 {
     const size_t room = marks->room + more;
     cudaEvent_t *events = calloc(room, sizeof *events);
@@ -37,7 +37,7 @@ static cudaError_t make_room(struct cuda_marks *marks, size_t more)
 
 cudaError_t cuda_marks_open(struct cuda_marks *marks)
 {
-    return make_room(marks, CUDA_MARKS);
+    return marks_make_room(marks, CUDA_MARKS);
 }
 
 void cuda_marks_close(struct cuda_marks *marks)
@@ -73,7 +73,7 @@ uint64_t cuda_mark(struct device *dev, enum device_queue queue)
     if (marks->n - marks->reached >= marks->room)
         update_reached(dev, marks);
     if (marks->n - marks->reached >= marks->room && dev->failed == cudaSuccess)
-        cuda_note(dev, make_room(marks, marks->room));
+        cuda_note(dev, marks_make_room(marks, marks->room));
     marks->n++;
     cuda_note(dev, cudaEventRecord(event_of(marks, marks->n), dev->streams[queue]));
     return marks->n;

@@ -71,26 +71,26 @@ static bool adds_bias(const struct device_matmul *op)
 }
 
 /* Destination of the product itself. */
-static void *product_of(const struct device_matmul *op)
+static void *matmul_product_of(const struct device_matmul *op)
 {
     return op->epilogue == DEVICE_BIAS_ACTIVATION ? op->pre : op->c;
 }
 
 /* -1 in fp16, for which none are timed, and if an operand is aligned to less than every algorithm accepts. */
-static int class_of(const struct device *dev, const struct device_matmul *op)
+static int matmul_class_of(const struct device *dev, const struct device_matmul *op)
 {
     const size_t some = ALIGNMENT / number_bytes(dev->type);
     const bool aligned = alignment_of(op->a) == ALIGNMENT && alignment_of(op->b) == ALIGNMENT &&
-                         alignment_of(product_of(op)) == ALIGNMENT;
+                         alignment_of(matmul_product_of(op)) == ALIGNMENT;
 
     if (dev->type == NUMBER_FP16 || !aligned || op->a_stride % some || op->b_stride % some || op->c_stride % some)
         return -1;
     return products_find(dev->type, op->transpose_a, op->transpose_b, op->m, op->n, op->k);
 }
 
-static struct key key_of(const struct device *dev, const struct device_matmul *op)
+static struct key matmul_key_of(const struct device *dev, const struct device_matmul *op)
 {
-    const int class = class_of(dev, op);
+    const int class = matmul_class_of(dev, op);
 
     return (struct key){
         .chosen = class >= 0 && dev->matmul->products.of[class].known ? 1 + (uint32_t) class : 0,
@@ -107,19 +107,19 @@ static struct key key_of(const struct device *dev, const struct device_matmul *o
         .adds_bias = adds_bias(op),
         .a_alignment = alignment_of(op->a),
         .b_alignment = alignment_of(op->b),
-        .c_alignment = alignment_of(product_of(op)),
+        .c_alignment = alignment_of(matmul_product_of(op)),
         .bias_alignment = adds_bias(op) ? alignment_of(op->bias) : 0,
     };
 }
 
-static bool set(struct shape *s, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
+static bool matmul_set(struct shape *s, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
 {
     return cublasLtMatmulDescSetAttribute(&s->product, attribute, value, bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
 static bool set_bias(struct shape *s, const void *bias)
 {
-    return set(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    return matmul_set(s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
 static cudaDataType type_of(const struct device *dev)
@@ -128,7 +128,7 @@ static cudaDataType type_of(const struct device *dev)
 }
 
 /* The library's a is our b, and vice versa. It needs the alignment of the bias. */
-static bool describe(struct shape *s, const struct device *dev)
+static bool matmul_describe(struct shape *s, const struct device *dev)
 {
     const struct key *key = &s->key;
     const cudaDataType type = type_of(dev);
@@ -136,7 +136,8 @@ static bool describe(struct shape *s, const struct device *dev)
                             b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t m = key->m, n = key->n, k = key->k;
     bool ok = cublasLtMatmulDescInit(&s->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-              set(s, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) && set(s, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) &&
+              matmul_set(s, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) &&
+              matmul_set(s, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) &&
               cublasLtMatrixLayoutInit(&s->a, type, key->transpose_b ? k : n, key->transpose_b ? n : k,
                                        (int64_t)key->b_stride) == CUBLAS_STATUS_SUCCESS &&
               cublasLtMatrixLayoutInit(&s->b, type, key->transpose_a ? m : k, key->transpose_a ? k : m,
@@ -146,7 +147,7 @@ static bool describe(struct shape *s, const struct device *dev)
 
     if (s->adds_bias) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        ok = ok && set(s, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
+        ok = ok && matmul_set(s, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
              set_bias(s, (const void *)(uintptr_t)key->bias_alignment);
     }
     return ok;
@@ -159,15 +160,15 @@ static bool prefer(cublasLtMatmulPreferenceOpaque_t *preference, cublasLtMatmulP
 }
 
 /* Gets at most n of the library's choices that add parts in this way, or have one part; returns their number. */
-static int ask(struct shape *s, const struct device *dev, uint32_t schemes, cublasLtMatmulHeuristicResult_t *found,
-               int most)
+static int matmul_ask(struct shape *s, const struct device *dev, uint32_t schemes,
+                      cublasLtMatmulHeuristicResult_t *found, int most)
 {
     const struct key *key = &s->key;
     const size_t workspace = PLAN_CUDA_WORKSPACE_BYTES;
     cublasLtMatmulPreferenceOpaque_t preference;
     int n = 0;
 
-    if (!describe(s, dev) || cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
+    if (!matmul_describe(s, dev) || cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                              sizeof workspace) != CUBLAS_STATUS_SUCCESS ||
         !prefer(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes) ||
@@ -182,12 +183,12 @@ static int ask(struct shape *s, const struct device *dev, uint32_t schemes, cubl
 }
 
 /* Prefers an algorithm of one part. */
-static int propose(struct shape *s, const struct device *dev, cublasLtMatmulHeuristicResult_t *found, int most)
+static int matmul_propose(struct shape *s, const struct device *dev, cublasLtMatmulHeuristicResult_t *found, int most)
 {
-    int n = s->key.accumulate ? 0 : ask(s, dev, CUBLASLT_REDUCTION_SCHEME_NONE, found, most);
+    int n = s->key.accumulate ? 0 : matmul_ask(s, dev, CUBLASLT_REDUCTION_SCHEME_NONE, found, most);
 
     if (n == 0 || found->state != CUBLAS_STATUS_SUCCESS)
-        n = ask(s, dev, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, found, most);
+        n = matmul_ask(s, dev, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, found, most);
     return n;
 }
 
@@ -200,7 +201,7 @@ static size_t config_bytes(int i)
 }
 
 /* False if the algorithm is unknown to this library; the entry is then unchanged. */
-static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo_t *algorithm)
+static bool matmul_read_config(struct products_algorithm *out, const cublasLtMatmulAlgo_t *algorithm)
 {
     *out = (struct products_algorithm){.known = true};
     for (int i = 0; i < PRODUCTS_CONFIG; i++) {
@@ -217,19 +218,19 @@ static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo
 }
 
 /* Rejects algorithms that add parts in any order, or in 16 bits, even if a checkpoint names one. */
-static bool is_ordered(const struct products_algorithm *a)
+static bool matmul_is_ordered(const struct products_algorithm *a)
 {
     const uint32_t scheme = a->config[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
 
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-static bool write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bool wide,
-                         const struct products_algorithm *a)
+static bool matmul_write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bool wide,
+                                const struct products_algorithm *a)
 {
     const cudaDataType type = type_of(dev), to = wide ? CUDA_R_32F : type;
 
-    if (!is_ordered(a) || a->config[0] > INT32_MAX ||
+    if (!matmul_is_ordered(a) || a->config[0] > INT32_MAX ||
         cublasLtMatmulAlgoInit(dev->blas, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type, to, to, (int)a->config[0], out) !=
             CUBLAS_STATUS_SUCCESS)
         return false;
@@ -245,25 +246,25 @@ static bool write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bo
 }
 
 /* The chosen algorithm, if it supports this shape. */
-static bool take(struct shape *s, const struct device *dev)
+static bool matmul_take(struct shape *s, const struct device *dev)
 {
     cublasLtMatmulHeuristicResult_t result;
 
-    if (!s->key.chosen || !describe(s, dev) ||
-        !write_config(&s->algorithm, dev, s->key.wide, &dev->matmul->products.of[s->key.chosen - 1]))
+    if (!s->key.chosen || !matmul_describe(s, dev) ||
+        !matmul_write_config(&s->algorithm, dev, s->key.wide, &dev->matmul->products.of[s->key.chosen - 1]))
         return false;
     return cublasLtMatmulAlgoCheck(dev->blas, &s->product, &s->a, &s->b, &s->c, &s->c, &s->algorithm, &result) ==
                CUBLAS_STATUS_SUCCESS &&
            result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= PLAN_CUDA_WORKSPACE_BYTES;
 }
 
-static bool choose(struct shape *s, const struct device *dev)
+static bool matmul_choose(struct shape *s, const struct device *dev)
 {
     cublasLtMatmulHeuristicResult_t found;
 
-    if (take(s, dev))
+    if (matmul_take(s, dev))
         return true;
-    if (propose(s, dev, &found, 1) == 0 || found.state != CUBLAS_STATUS_SUCCESS)
+    if (matmul_propose(s, dev, &found, 1) == 0 || found.state != CUBLAS_STATUS_SUCCESS)
         return false;
     s->algorithm = found.algo;
     return true;
@@ -272,14 +273,14 @@ static bool choose(struct shape *s, const struct device *dev)
 void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     cublasLtMatmulHeuristicResult_t found[PRODUCTS_CANDIDATES];
-    struct shape s = {.key = key_of(dev, op), .adds_bias = adds_bias(op)};
+    struct shape s = {.key = matmul_key_of(dev, op), .adds_bias = adds_bias(op)};
     int n = 0;
 
     *out = (struct products_candidates){.version = cublasLtGetVersion()};
-    if (class_of(dev, op) >= 0)
-        n = propose(&s, dev, found, PRODUCTS_CANDIDATES);
+    if (matmul_class_of(dev, op) >= 0)
+        n = matmul_propose(&s, dev, found, PRODUCTS_CANDIDATES);
     for (int i = 0; i < n; i++)
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && read_config(&out->of[out->n], &found[i].algo))
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && matmul_read_config(&out->of[out->n], &found[i].algo))
             out->n++;
 }
 
@@ -304,7 +305,7 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
         if (!products->of[class].known || class / (PRODUCTS_ROWS * PRODUCTS_KINDS) != (int)dev->type)
             continue;
         n++;
-        if (write_config(&algorithm, dev, wide, &products->of[class]))
+        if (matmul_write_config(&algorithm, dev, wide, &products->of[class]))
             table->products.of[class] = products->of[class];
         else
             n_left_out++;
@@ -318,20 +319,20 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
 }
 
 /* NULL: the library refuses it, fused or not. An unfused entry under a fused key means that it refused to fuse. */
-static struct shape *find(struct device *dev, const struct device_matmul *op)
+static struct shape *matmul_find(struct device *dev, const struct device_matmul *op)
 {
     struct cuda_matmul *table = dev->matmul;
-    const struct key key = key_of(dev, op);
+    const struct key key = matmul_key_of(dev, op);
 
     for (struct shape *s = table->shapes; s < table->shapes + SHAPES; s++)
         if (memcmp(&s->key, &key, sizeof key) == 0)
             return s;
     struct shape *s = &table->shapes[table->next];
     *s = (struct shape){.key = key, .adds_bias = adds_bias(op)};
-    bool chosen = choose(s, dev);
+    bool chosen = matmul_choose(s, dev);
     if (!chosen && s->adds_bias) {
         s->adds_bias = false;
-        chosen = choose(s, dev);
+        chosen = matmul_choose(s, dev);
     }
     if (!chosen) {
         *s = (struct shape){0};
@@ -342,7 +343,7 @@ static struct shape *find(struct device *dev, const struct device_matmul *op)
 }
 
 /* The library has no algorithm: in one part or in ordered parts, fused or not. */
-static void refuse(struct device *dev, const struct device_matmul *op)
+static void matmul_refuse(struct device *dev, const struct device_matmul *op)
 {
     snprintf(
         dev->failed_at, sizeof dev->failed_at,
@@ -353,7 +354,7 @@ static void refuse(struct device *dev, const struct device_matmul *op)
     cuda_note(dev, cudaErrorNotSupported);
 }
 
-static void fail(struct device *dev, const struct device_matmul *op, cublasStatus_t status)
+static void matmul_fail(struct device *dev, const struct device_matmul *op, cublasStatus_t status)
 {
     if (dev->failed != cudaSuccess)
         return;
@@ -383,7 +384,7 @@ static cudaError_t follow_up(struct device *dev, const struct device_matmul *op,
     case DEVICE_BIAS:
     case DEVICE_BIAS_ACTIVATION:
         if (!has_bias)
-            rc = cuda_add_bias(&dev->queue, product_of(op), op->c_stride, op->bias, op->m, op->n);
+            rc = cuda_add_bias(&dev->queue, matmul_product_of(op), op->c_stride, op->bias, op->m, op->n);
         if (rc == cudaSuccess && op->epilogue == DEVICE_BIAS_ACTIVATION)
             rc = cuda_activate_rows(&dev->queue, op->c, op->pre, op->c_stride, op->m, op->n, op->activation);
         break;
@@ -398,15 +399,15 @@ static cudaError_t follow_up(struct device *dev, const struct device_matmul *op,
 void cuda_matmul(struct device *dev, const struct device_matmul *op)
 {
     const float factor = op->factor != 0 ? op->factor : 1;
-    void *c = product_of(op);
+    void *c = matmul_product_of(op);
 
     assert((op->beta == 0 || op->beta == 1) &&
            (op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0 && !op->wide)));
     if (op->m == 0 || op->n == 0 || dev->failed != cudaSuccess)
         return;
-    struct shape *s = find(dev, op);
+    struct shape *s = matmul_find(dev, op);
     if (!s) {
-        refuse(dev, op);
+        matmul_refuse(dev, op);
         return;
     }
     const bool ok = !s->adds_bias || set_bias(s, op->bias);
@@ -415,7 +416,7 @@ void cuda_matmul(struct device *dev, const struct device_matmul *op)
                             &s->algorithm, dev->workspace, PLAN_CUDA_WORKSPACE_BYTES, dev->queue.stream)
            : CUBLAS_STATUS_INVALID_VALUE;
     if (status != CUBLAS_STATUS_SUCCESS)
-        fail(dev, op, status);
+        matmul_fail(dev, op, status);
     else
         cuda_note(dev, follow_up(dev, op, s->adds_bias));
 }

@@ -68,7 +68,7 @@ void cuda_memory_close(struct device *dev)
     }
 }
 
-static int refuse(struct error *err, size_t bytes, cudaError_t rc)
+static int memory_refuse(struct error *err, size_t bytes, cudaError_t rc)
 {
     struct rlimit limit;
     char size[PROCESS_BYTES_TEXT], most[PROCESS_BYTES_TEXT] = "unlimited";
@@ -107,11 +107,11 @@ int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable,
     assert(lent < dev->lent + CUDA_LENT);
     cudaError_t rc = cudaHostRegister(pages, whole, flags_for(dev, writable));
     if (rc != cudaSuccess)
-        return refuse(err, bytes, rc);
+        return memory_refuse(err, bytes, rc);
     rc = cudaHostGetDevicePointer(&device, pages, 0);
     if (rc != cudaSuccess) {
         cudaHostUnregister(pages);
-        return refuse(err, bytes, rc);
+        return memory_refuse(err, bytes, rc);
     }
     *lent = (struct cuda_lent){.host = host, .bytes = bytes, .pages = pages, .device = (char *)device + before};
     return 0;
@@ -189,7 +189,7 @@ static struct cuda_fill *take_fill(struct device *dev)
 }
 
 /* Called by the driver, where no call of its own is allowed. */
-static void CUDART_CB fill(void *data)
+static void CUDART_CB memory_fill(void *data)
 {
     struct cuda_fill *f = data;
 
@@ -206,13 +206,13 @@ static cudaError_t fill_behind(struct device *dev, struct cuda_piece *piece, con
     if (rc != cudaSuccess)
         return rc;
     f->to = piece->host, f->from = host, f->bytes = bytes, f->done = false;
-    rc = cudaLaunchHostFunc(dev->filling, fill, f);
+    rc = cudaLaunchHostFunc(dev->filling, memory_fill, f);
     if (rc != cudaSuccess)
         f->done = true;
     return rc == cudaSuccess ? cudaEventRecord(piece->filled, dev->filling) : rc;
 }
 
-static void pull(struct device *dev, char *dst, const char *host, size_t bytes)
+static void memory_pull(struct device *dev, char *dst, const char *host, size_t bytes)
 {
     const cudaStream_t stream = dev->streams[DEVICE_PULL];
 
@@ -242,13 +242,13 @@ void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes)
     if (find_lent(dev, host, bytes))
         cuda_note(dev, cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, dev->streams[DEVICE_PULL]));
     else if (bytes > CUDA_PIECE_BYTES)
-        pull(dev, dst, host, bytes);
+        memory_pull(dev, dst, host, bytes);
     else
         feed(dev, DEVICE_PULL, dst, host, bytes);
 }
 
 /* The device fills one piece while the host empties the one before. */
-static void drain(struct device *dev, char *host, const char *src, size_t bytes)
+static void memory_drain(struct device *dev, char *host, const char *src, size_t bytes)
 {
     const size_t n_pieces = (bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES;
     const cudaStream_t stream = dev->streams[DEVICE_PUSH];
@@ -277,5 +277,5 @@ void cuda_download(struct device *dev, void *host, const void *src, size_t bytes
     if (find_lent(dev, host, bytes))
         cuda_note(dev, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, dev->streams[DEVICE_PUSH]));
     else
-        drain(dev, host, src, bytes);
+        memory_drain(dev, host, src, bytes);
 }

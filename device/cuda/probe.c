@@ -23,7 +23,7 @@ enum { CONTEXT_LEAST = 32 << 20, CONTEXT_MOST = 2000 << 20 };
 /* Devices whose contexts are remembered. */
 enum { DEVICES = 64 };
 
-static int say(struct error *err, int code, const char *what, cudaError_t rc, const char *meaning)
+static int probe_say(struct error *err, int code, const char *what, cudaError_t rc, const char *meaning)
 {
     return error_set(err, code, "%s: %s (%s: %s)", what, meaning, cudaGetErrorName(rc), cudaGetErrorString(rc));
 }
@@ -33,38 +33,39 @@ int cuda_say(struct error *err, const char *what, cudaError_t rc)
     cudaGetLastError(); /* reported here */
     switch ((int)rc) {
     case cudaErrorNoDevice:
-        return say(err, -ENODEV, what, rc,
-                   "the driver sees no NVIDIA device: is one there, and given to this process?");
+        return probe_say(err, -ENODEV, what, rc,
+                         "the driver sees no NVIDIA device: is one there, and given to this process?");
     case cudaErrorInvalidDevice:
-        return say(err, -ENODEV, what, rc, "there is no such device: nvidia-smi -L lists them");
+        return probe_say(err, -ENODEV, what, rc, "there is no such device: nvidia-smi -L lists them");
     case cudaErrorInsufficientDriver:
     case cudaErrorCallRequiresNewerDriver:
-        return say(err, -ENODEV, what, rc, "the NVIDIA driver is missing or too old: install a newer one");
+        return probe_say(err, -ENODEV, what, rc, "the NVIDIA driver is missing or too old: install a newer one");
     case cudaErrorInitializationError:
     case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorOperatingSystem:
-        return say(err, -ENODEV, what, rc, "the NVIDIA driver does not start: does nvidia-smi run here?");
+        return probe_say(err, -ENODEV, what, rc, "the NVIDIA driver does not start: does nvidia-smi run here?");
     case cudaErrorDevicesUnavailable:
     case cudaErrorDeviceAlreadyInUse:
-        return say(err, -ENODEV, what, rc,
-                   "the device is busy: another process holds it, or its compute mode forbids more "
-                   "(nvidia-smi -q -d COMPUTE)");
+        return probe_say(err, -ENODEV, what, rc,
+                         "the device is busy: another process holds it, or its compute mode forbids more "
+                         "(nvidia-smi -q -d COMPUTE)");
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorInvalidPtx:
-        return say(err, -ENODEV, what, rc, "eps-cuda.so was not built for this device: build it for its architecture");
+        return probe_say(err, -ENODEV, what, rc,
+                         "eps-cuda.so was not built for this device: build it for its architecture");
     case cudaErrorMemoryAllocation:
-        return say(err, -ENOMEM, what, rc,
-                   "the device's memory is full: lower --device-mem, or end what else uses the device");
+        return probe_say(err, -ENOMEM, what, rc,
+                         "the device's memory is full: lower --device-mem, or end what else uses the device");
     case cudaErrorECCUncorrectable:
-        return say(err, -EIO, what, rc, "the device's memory has failed: see nvidia-smi -q -d ECC, and reset it");
+        return probe_say(err, -EIO, what, rc, "the device's memory has failed: see nvidia-smi -q -d ECC, and reset it");
     case cudaErrorNotSupported:
-        return say(err, -EIO, what, rc, "the library cannot do this on this device: install a newer one");
+        return probe_say(err, -EIO, what, rc, "the library cannot do this on this device: install a newer one");
     default:
-        return say(
+        return probe_say(
             err, -EIO, what, rc,
             "the device is lost: start the worker again; if that does not help, dmesg shows the driver's reason");
     }
@@ -111,7 +112,7 @@ static int check_driver(const char *what, struct error *err)
 /* ---- which devices there are ---- */
 
 /* Number of devices that the runtime shows. */
-static int count(unsigned *n_devices, const char *what, struct error *err)
+static int probe_count(unsigned *n_devices, const char *what, struct error *err)
 {
     int n = 0, rc = check_driver(what, err);
 
@@ -151,7 +152,7 @@ static void read_uuid(char out[DEVICE_ID_BYTES], unsigned index)
 }
 
 /* "there is no device cuda:7", and those that there are; of UUIDs the first 8 digits, which tell them apart. */
-static int refuse(struct error *err, const char *what, const char *remark, unsigned n)
+static int probe_refuse(struct error *err, const char *what, const char *remark, unsigned n)
 {
     enum { LISTED = 8, SHOWN = 12 };
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -176,7 +177,7 @@ int cuda_find(unsigned *index, const char *id, struct error *err)
     int at;
 
     snprintf(what, sizeof what, "cuda:%s", id);
-    const int rc = count(&n, what, err);
+    const int rc = probe_count(&n, what, err);
     if (rc)
         return rc;
     if (strncmp(id, "GPU-", 4) != 0) {
@@ -185,14 +186,14 @@ int cuda_find(unsigned *index, const char *id, struct error *err)
             return 0;
         }
         cudaGetLastError(); /* reported here */
-        return refuse(err, what, "", n);
+        return probe_refuse(err, what, "", n);
     }
     for (unsigned i = 0; i < n; i++) {
         read_uuid(uuid, i);
         if (strncmp(uuid, id, strlen(id)) == 0 && n_found++ == 0)
             *index = i;
     }
-    return n_found == 1 ? 0 : refuse(err, what, n_found ? "several UUIDs begin so; " : "", n);
+    return n_found == 1 ? 0 : probe_refuse(err, what, n_found ? "several UUIDs begin so; " : "", n);
 }
 
 int cuda_check(unsigned index, char model[64], struct error *err)
@@ -201,10 +202,10 @@ int cuda_check(unsigned index, char model[64], struct error *err)
     unsigned n;
 
     snprintf(what, sizeof what, "cuda:%u", index);
-    const int rc = count(&n, what, err);
+    const int rc = probe_count(&n, what, err);
     if (rc)
         return rc;
-    return index < n ? check_age(what, index, model, err) : refuse(err, what, "", n);
+    return index < n ? check_age(what, index, model, err) : probe_refuse(err, what, "", n);
 }
 
 /* ---- free memory, without a context ----
@@ -301,7 +302,7 @@ cudaError_t cuda_load_kernels(void)
 #endif
 
 /* Makes the context and loads all kernels. *context: the memory that took; *available: free memory afterwards. */
-static cudaError_t load(unsigned index, size_t *available, uint64_t *context)
+static cudaError_t probe_load(unsigned index, size_t *available, uint64_t *context)
 {
     static uint64_t known[DEVICES]; /* a process makes each context once, and measures it then */
     const bool first = index >= DEVICES || known[index] == 0;
@@ -334,7 +335,7 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
     int rc = cuda_check(index, facts->model, err);
     if (rc)
         return rc;
-    cudaError_t loaded = load(index, &available, &context);
+    cudaError_t loaded = probe_load(index, &available, &context);
     if (loaded != cudaSuccess) {
         snprintf(what, sizeof what, "cuda:%u", index);
         return cuda_say(err, what, loaded);

@@ -9,7 +9,8 @@
 #include <stdio.h>
 
 /* id: the device's instead of index; or "". */
-static int take(struct device_claim *out, enum device_kind kind, unsigned index, const char *id, struct error *err)
+static int claim_take(struct device_claim *out, enum device_kind kind, unsigned index, const char *id,
+                      struct error *err)
 {
     int rc;
 
@@ -34,21 +35,21 @@ int device_claim_find(struct device_claim *out, const struct device_name *wanted
     int rc;
 
     if (wanted->kind != DEVICE_AUTO) {
-        rc = take(out, wanted->kind, wanted->index, wanted->id, err);
+        rc = claim_take(out, wanted->kind, wanted->index, wanted->id, err);
         return out->ops ? rc : -ENOSYS;
     }
     if (!device_find_cuda())
-        return take(out, DEVICE_CPU, 0, "", err);
-    rc = take(out, DEVICE_CUDA, wanted->index, "", &why);
+        return claim_take(out, DEVICE_CPU, 0, "", err);
+    rc = claim_take(out, DEVICE_CUDA, wanted->index, "", &why);
     if (rc == 0)
         return 0;
-    if (rc != -ENODEV || (wanted->index > 0 && take(out, DEVICE_CUDA, 0, "", NULL) == 0))
+    if (rc != -ENODEV || (wanted->index > 0 && claim_take(out, DEVICE_CUDA, 0, "", NULL) == 0))
         return error_set(err, rc, "%s", why.text);
     log_warning("%s: the CPU computes instead", why.text);
-    return take(out, DEVICE_CPU, 0, "", err);
+    return claim_take(out, DEVICE_CPU, 0, "", err);
 }
 
-static uint64_t default_budget(const struct device_claim *claim, uint32_t n_sharers)
+static uint64_t claim_default_budget(const struct device_claim *claim, uint32_t n_sharers)
 {
     const uint64_t available = claim->facts.available_bytes;
     const uint64_t budget = plan_default_budget(plan_backend_find(claim->name), available, n_sharers);
@@ -63,7 +64,7 @@ int device_claim_budget(struct device_claim *claim, uint64_t asked, uint32_t n_s
 {
     char asked_text[PROCESS_BYTES_TEXT], free_text[PROCESS_BYTES_TEXT];
 
-    claim->budget = asked ? asked : default_budget(claim, n_sharers);
+    claim->budget = asked ? asked : claim_default_budget(claim, n_sharers);
     if (plan_backend_find(claim->name)->takes_turns || claim->budget <= claim->facts.available_bytes)
         return 0;
     return error_set(err, -ENOMEM,

@@ -50,7 +50,7 @@ static struct plan_data data_of(const struct compute *c)
     return plan_data_of(&c->assign.assign.goal, c->worker.model.config.n_labels);
 }
 
-static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
+static struct device_rows compute_rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
 {
     const struct plan_data data = data_of(c);
     const char *base = c->data.base;
@@ -72,7 +72,7 @@ static void open_trace(struct compute *c, int fd)
     c->worker.trace = c->link.trace = &c->trace;
 }
 
-static void close_trace(struct compute *c)
+static void compute_close_trace(struct compute *c)
 {
     const bool open = c->trace.pid != 0;
     const int fd = c->trace.fd;
@@ -91,7 +91,7 @@ static void free_job(struct compute *c)
     segment_close(&c->inbox);
     segment_close(&c->data);
     segment_close(&c->stash);
-    close_trace(c);
+    compute_close_trace(c);
     memset(&c->assign, 0, sizeof c->assign);
 }
 
@@ -115,7 +115,8 @@ static int check_plan(const struct compute *c, struct error *err)
 }
 
 /* Reads the daemon's config text by this process's own rules: copies it first, then checks the copy. */
-static int read_config(struct model_config *out, int fd, uint32_t n, const struct plan_goal *goal, struct error *err)
+static int compute_read_config(struct model_config *out, int fd, uint32_t n, const struct plan_goal *goal,
+                               struct error *err)
 {
     char *text = malloc(n);
     int rc = text ? 0 : error_memory(err);
@@ -130,7 +131,7 @@ static int read_config(struct model_config *out, int fd, uint32_t n, const struc
     return rc;
 }
 
-static int claim(struct compute *c, const struct model_config *config, struct error *err)
+static int compute_claim(struct compute *c, const struct model_config *config, struct error *err)
 {
     const struct message *m = &c->assign;
     const uint32_t part_rows = m->assign.goal.batch / m->assign.goal.n_parts;
@@ -169,7 +170,7 @@ static int claim(struct compute *c, const struct model_config *config, struct er
 }
 
 /* Always takes the descriptors. */
-static int attach(struct compute *c, const struct mail *mail, struct error *err)
+static int compute_attach(struct compute *c, const struct mail *mail, struct error *err)
 {
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
@@ -215,7 +216,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
 
 /* Lends the job's memory to the device, for direct access until it is closed. If the system refuses, copies are slower;
  * that is logged once per job. */
-static void lend(const struct compute *c)
+static void compute_lend(const struct compute *c)
 {
     const struct {
         const struct segment *segment;
@@ -235,7 +236,7 @@ static void lend(const struct compute *c)
 }
 
 /* Sets the algorithms that all workers of the job use. */
-static void choose_products(const struct compute *c)
+static void compute_choose_products(const struct compute *c)
 {
     const struct device_worker *w = &c->worker;
     struct error err;
@@ -258,11 +259,11 @@ static void on_assign(struct compute *c, const struct mail *mail)
     if (mail->n_fds != n_fds || m->assign.n_slots > LINK_MAX_SLOTS)
         rc = error_set(&err, -EPROTO, "an assignment that cannot be");
     if (!rc)
-        rc = read_config(&config, mail->fds[CONFIG_FD], m->assign.config_bytes, &m->assign.goal, &err);
+        rc = compute_read_config(&config, mail->fds[CONFIG_FD], m->assign.config_bytes, &m->assign.goal, &err);
     if (!rc)
-        rc = claim(c, &config, &err);
+        rc = compute_claim(c, &config, &err);
     if (!rc)
-        rc = attach(c, mail, &err);
+        rc = compute_attach(c, mail, &err);
     else
         for (unsigned i = 0; i < mail->n_fds; i++)
             close(mail->fds[i]);
@@ -272,8 +273,8 @@ static void on_assign(struct compute *c, const struct mail *mail)
         reply.refused.code = rc;
         reply.refused.error = err;
     } else {
-        lend(c);
-        choose_products(c);
+        compute_lend(c);
+        compute_choose_products(c);
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
     }
     post_ledger(c);
@@ -299,7 +300,7 @@ static int compute_share(struct compute *c, const struct message *m, const uint3
         .n_parts = n,
         .parts = parts,
         .groups = c->assign.assign.groups,
-        .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
+        .rows = compute_rows_of(c, m->share.buffer, m->share.n_tokens),
         .drop = &m->share.drop,
         .frozen = &m->share.frozen,
         .order = &m->share.order,
@@ -341,7 +342,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
     struct message reply = {.kind = MESSAGE_EVALUATED};
     struct error err = {""};
     const struct device_evaluation evaluation = {
-        .rows = rows_of(c, m->evaluate.buffer, m->evaluate.n_tokens),
+        .rows = compute_rows_of(c, m->evaluate.buffer, m->evaluate.n_tokens),
         .first_row = m->evaluate.first_row,
         .n_rows = m->evaluate.n_rows,
         .drops = m->evaluate.drops,

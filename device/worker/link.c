@@ -21,7 +21,7 @@ void link_begin(struct link *link, uint64_t step)
 }
 
 /* What the calls of a step return. */
-static int verdict(const struct link *link)
+static int link_verdict(const struct link *link)
 {
     return link->cancelled ? -ECANCELED : link->superseded ? -ESTALE : 0;
 }
@@ -111,23 +111,23 @@ void link_take_in(struct link *link, const struct mail *mail)
 }
 
 /* Waits for one message and handles it. */
-static int pump(struct link *link)
+static int link_pump(struct link *link)
 {
     struct mail mail;
 
     mailbox_wait(link->box, &mail);
     link_take_in(link, &mail);
-    return verdict(link);
+    return link_verdict(link);
 }
 
-static int ended(void *context)
+static int link_ended(void *context)
 {
     struct link *link = context;
     struct mail mail;
 
     while (mailbox_poll(link->box, &mail))
         link_take_in(link, &mail);
-    return verdict(link);
+    return link_verdict(link);
 }
 
 /* The version is that of the step: an evaluation says none. */
@@ -140,15 +140,15 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     assert(version == link->step || link->step == MESSAGE_NO_STEP);
     link->pulls[link->n_pulls++] = (struct link_pull){.version = link->step, .unit = unit};
     mailbox_post(link->box, &m);
-    return verdict(link);
+    return link_verdict(link);
 }
 
-static bool is_within(const struct link *link, uint64_t at, uint64_t bytes)
+static bool link_is_within(const struct link *link, uint64_t at, uint64_t bytes)
 {
     return bytes <= link->weights->bytes && at <= link->weights->bytes - bytes;
 }
 
-static int wait_weights(void *context, struct device_link_weights *weights)
+static int link_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct link *link = context;
     char name[MODEL_NAME_BYTES];
@@ -157,7 +157,7 @@ static int wait_weights(void *context, struct device_link_weights *weights)
     tell_read(link, &link->reading);
     const uint64_t since = link->pulls[0].ready ? 0 : trace_begin(link->trace);
     while (!link->pulls[0].ready) {
-        int rc = pump(link);
+        int rc = link_pump(link);
         if (rc)
             return rc;
     }
@@ -166,8 +166,8 @@ static int wait_weights(void *context, struct device_link_weights *weights)
                   NULL);
     const struct link_pull *pull = &link->pulls[0];
     const struct model_unit *unit = &link->model->units[pull->unit];
-    if (!is_within(link, pull->at, unit->n_trained * number_bytes(link->precision)) ||
-        !is_within(link, pull->frozen_at, model_unit_bytes(unit, link->precision)))
+    if (!link_is_within(link, pull->at, unit->n_trained * number_bytes(link->precision)) ||
+        !link_is_within(link, pull->frozen_at, model_unit_bytes(unit, link->precision)))
         return error_set(&link->error, -EPROTO,
                          "the daemon named a place of %s beyond the weights' memory: are they of one build?",
                          model_unit_name(name, link->model, pull->unit));
@@ -195,7 +195,7 @@ static uint64_t digest_slice(const struct link *link, const void *slot, uint64_t
     return XXH3_64bits_withSeed(slot, n * number_bytes(link->grad), link->loss_digest);
 }
 
-static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
+static int link_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_LOSS};
@@ -210,10 +210,10 @@ static int loss(void *context, uint32_t part, double sum, const struct preferenc
     if (part + 1 == link->audited)
         link->loss_digest = digest_loss(sum, rewards, finite);
     mailbox_post(link->box, &m);
-    return verdict(link);
+    return link_verdict(link);
 }
 
-static struct contribution_name name_of(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
+static struct contribution_name link_name_of(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
 {
     return (struct contribution_name){
         .step = link->step, .visit = visit, .part = part, .slice = slice, .attempt = link->attempts[part]};
@@ -244,7 +244,7 @@ static bool is_granted(const struct link *link, const struct contribution_name *
 
 /* An ordinary slot, or the reserved one if it is granted to this name or to one after it; above n_slots: none is
  * free. */
-static uint32_t find_slot(const struct link *link, const struct contribution_name *name)
+static uint32_t link_find_slot(const struct link *link, const struct contribution_name *name)
 {
     uint32_t k = 1;
 
@@ -255,20 +255,20 @@ static uint32_t find_slot(const struct link *link, const struct contribution_nam
     return k;
 }
 
-static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct link *link = context;
-    const struct contribution_name name = name_of(link, visit, part, slice);
-    uint32_t k = find_slot(link, &name);
+    const struct contribution_name name = link_name_of(link, visit, part, slice);
+    uint32_t k = link_find_slot(link, &name);
     const uint64_t since = wait && k > link->n_slots ? trace_begin(link->trace) : 0;
     char visited[MODEL_NAME_BYTES];
     int rc = 0;
 
     *slot = NULL;
     if (!wait && k > link->n_slots)
-        rc = ended(link);
-    while (rc == 0 && (k = find_slot(link, &name)) > link->n_slots && wait)
-        rc = pump(link);
+        rc = link_ended(link);
+    while (rc == 0 && (k = link_find_slot(link, &name)) > link->n_slots && wait)
+        rc = link_pump(link);
     if (since && rc == 0)
         trace_end(link->trace, since, "wait for a slot", model_visit_name(visited, link->model, visit), NULL);
     if (rc != 0 || k > link->n_slots)
@@ -278,17 +278,17 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     return 0;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
-                      const struct device_link_slice *of)
+static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                           const struct device_link_slice *of)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
-    m.contribution.name = name_of(link, visit, part, slice);
+    m.contribution.name = link_name_of(link, visit, part, slice);
     m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
     if (m.contribution.slot == 0 && is_folded(link, &m.contribution.name)) { /* nobody waits for it */
         link->slots[0] = LINK_SLOT_FREE;
-        return verdict(link);
+        return link_verdict(link);
     }
     if (part + 1 == link->audited)
         m.contribution.digest = digest_slice(link, slot, of->n);
@@ -296,12 +296,12 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
         m.contribution.sum = *of->sum;
     link->slots[m.contribution.slot] = LINK_SLOT_GIVEN;
     mailbox_post(link->box, &m);
-    return verdict(link);
+    return link_verdict(link);
 }
 
 /* The optimizer's team and this worker's share the cores. Overlap would slow each of them far more than it could gain,
  * so one blocks while the other works, until everything that this step contributed is folded. */
-static int contributed(void *context, uint32_t visit, uint32_t part)
+static int link_contributed(void *context, uint32_t visit, uint32_t part)
 {
     struct link *link = context;
     const uint64_t since = link->takes_turns ? trace_begin(link->trace) : 0;
@@ -310,16 +310,18 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
     (void)part;
     for (uint32_t k = 0; link->takes_turns && k <= link->n_slots; k++)
         while (link->slots[k] == LINK_SLOT_GIVEN) {
-            int rc = pump(link);
+            int rc = link_pump(link);
             if (rc)
                 return rc;
         }
     if (since)
         trace_end(link->trace, since, "wait until folded", model_visit_name(name, link->model, visit), NULL);
-    return verdict(link);
+    return link_verdict(link);
 }
 
-const struct device_link link_session = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+const struct device_link link_session = {pull,           link_wait_weights, link_loss,
+                                         link_take_slot, link_contribute,   link_contributed,
+                                         link_ended};
 
 /* ---- audits ----------------------------------------------------------------------------------------------------- */
 
@@ -329,7 +331,7 @@ static int audit_loss(void *context, uint32_t part, double sum, const struct pre
 
     (void)part;
     link->loss_digest = digest_loss(sum, rewards, finite);
-    return verdict(link);
+    return link_verdict(link);
 }
 
 static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
@@ -346,14 +348,15 @@ static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32
     m.digest.digest = digest_slice(link, slot, of->n);
     link->slots[k] = LINK_SLOT_FREE;
     mailbox_post(link->box, &m);
-    return verdict(link);
+    return link_verdict(link);
 }
 
 static int audit_contributed(void *context, uint32_t visit, uint32_t part)
 {
     (void)visit, (void)part;
-    return verdict(context);
+    return link_verdict(context);
 }
 
-const struct device_link link_audit = {pull, wait_weights, audit_loss, take_slot, audit_contribute, audit_contributed,
-                                       ended};
+const struct device_link link_audit = {pull,           link_wait_weights, audit_loss,
+                                       link_take_slot, audit_contribute,  audit_contributed,
+                                       link_ended};

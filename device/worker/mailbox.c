@@ -22,7 +22,7 @@ void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *cont
     box->context = context;
 }
 
-static void move_on(struct mailbox *box)
+static void mailbox_move_on(struct mailbox *box)
 {
     __atomic_fetch_add(&box->progress, 1, __ATOMIC_RELAXED);
 }
@@ -60,7 +60,7 @@ static bool has_any(const struct mailbox *box)
 }
 
 /* Takes the oldest message; there must be one. A slot is freed in its turn: once all that came before was taken. */
-static struct mail take(struct mailbox *box)
+static struct mail mailbox_take(struct mailbox *box)
 {
     const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries, at = box->freed.first;
     const uint32_t n_taken = box->n_come - (uint32_t)box->in.n;
@@ -72,7 +72,7 @@ static struct mail take(struct mailbox *box)
     return (struct mail){.message = {.kind = MESSAGE_FREE, .free = {.slot = box->freed.entries[at].slot}}};
 }
 
-static bool keep(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
+static bool mailbox_keep(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
 {
     if (box->in.n == MAILBOX_ENTRIES)
         return false;
@@ -89,7 +89,7 @@ bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fd
 {
     assert(n_fds <= MAILBOX_FDS);
     pthread_mutex_lock(&box->mutex);
-    const bool room = m->kind == MESSAGE_FREE ? keep_freed(box, m->free.slot) : keep(box, m, fds, n_fds);
+    const bool room = m->kind == MESSAGE_FREE ? keep_freed(box, m->free.slot) : mailbox_keep(box, m, fds, n_fds);
     if (room)
         pthread_cond_broadcast(&box->changed);
     pthread_mutex_unlock(&box->mutex);
@@ -113,9 +113,9 @@ void mailbox_wait(struct mailbox *box, struct mail *mail)
     pthread_mutex_lock(&box->mutex);
     while (!has_any(box))
         pthread_cond_wait(&box->changed, &box->mutex);
-    *mail = take(box);
+    *mail = mailbox_take(box);
     pthread_mutex_unlock(&box->mutex);
-    move_on(box);
+    mailbox_move_on(box);
 }
 
 bool mailbox_poll(struct mailbox *box, struct mail *mail)
@@ -123,7 +123,7 @@ bool mailbox_poll(struct mailbox *box, struct mail *mail)
     pthread_mutex_lock(&box->mutex);
     const bool any = has_any(box);
     if (any)
-        *mail = take(box);
+        *mail = mailbox_take(box);
     pthread_mutex_unlock(&box->mutex);
     return any;
 }
@@ -135,6 +135,6 @@ void mailbox_post(struct mailbox *box, const struct message *m)
         pthread_cond_wait(&box->changed, &box->mutex);
     ring_push(&box->out)->message = *m;
     pthread_mutex_unlock(&box->mutex);
-    move_on(box);
+    mailbox_move_on(box);
     box->on_out(box->context);
 }

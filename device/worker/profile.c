@@ -13,7 +13,7 @@ enum {
 };
 
 /* Updates only read the one, and do not touch the other: no copy meets what is being written. */
-static float *gradient_of(const struct measured *b)
+static float *profile_gradient_of(const struct measured *b)
 {
     return b->host + 3 * (size_t)MEASURE_ELEMENTS;
 }
@@ -26,18 +26,18 @@ static float *downloaded_of(const struct measured *b)
 /* On a GPU both ways at once, as in a step: weights down, contributions up. */
 static void copy_some(const struct measured *b, size_t bytes)
 {
-    b->ops->upload(b->dev, b->arena, gradient_of(b), bytes);
+    b->ops->upload(b->dev, b->arena, profile_gradient_of(b), bytes);
     if (!b->of_host)
         b->ops->download(b->dev, downloaded_of(b), b->arena + MEASURE_ELEMENTS * sizeof(float), bytes);
 }
 
-static void copy(const struct measured *b)
+static void profile_copy(const struct measured *b)
 {
     copy_some(b, MEASURE_ELEMENTS * sizeof(float));
 }
 
 /* y = x + h, of rows of MEASURE_HOST_WIDTH */
-static void add_rows(const struct measured *b, size_t n)
+static void profile_add_rows(const struct measured *b, size_t n)
 {
     float *x = (float *)b->arena;
     const struct device_dropout_add op = {.n_rows = 1,
@@ -50,15 +50,15 @@ static void add_rows(const struct measured *b, size_t n)
     b->ops->dropout_add(b->dev, &op);
 }
 
-static void add(const struct measured *b)
+static void profile_add(const struct measured *b)
 {
-    add_rows(b, MEASURE_ELEMENTS / MEASURE_HOST_WIDTH);
+    profile_add_rows(b, MEASURE_ELEMENTS / MEASURE_HOST_WIDTH);
 }
 
 /* As little as an operation can do. */
-static void add_one(const struct measured *b)
+static void profile_add_one(const struct measured *b)
 {
-    add_rows(b, 1);
+    profile_add_rows(b, 1);
 }
 
 /* An update like AdamW's: reads four arrays and writes three. */
@@ -67,7 +67,7 @@ enum { UPDATE_BYTES = 7 * sizeof(float) };
 static void update_some(const struct measured *b, size_t first, ptrdiff_t n)
 {
     float *restrict w = b->host + first, *restrict m = w + MEASURE_ELEMENTS, *restrict v = m + MEASURE_ELEMENTS;
-    const float *restrict g = gradient_of(b) + first;
+    const float *restrict g = profile_gradient_of(b) + first;
 
 #pragma omp parallel for simd num_threads(b->n_threads)
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -77,7 +77,7 @@ static void update_some(const struct measured *b, size_t first, ptrdiff_t n)
     }
 }
 
-static void update(const struct measured *b)
+static void profile_update(const struct measured *b)
 {
     update_some(b, 0, MEASURE_ELEMENTS);
 }
@@ -137,11 +137,11 @@ static int measure_link(struct profile *out, struct measured *b)
     const double usual = b->round_s;
     int rc = 0;
 
-    b->ops->lend(b->dev, gradient_of(b), bytes, false, NULL);
+    b->ops->lend(b->dev, profile_gradient_of(b), bytes, false, NULL);
     if (!b->of_host)
         b->ops->lend(b->dev, downloaded_of(b), bytes, true, NULL);
     b->round_s = b->of_host ? usual : LINK_ROUND_MS / 1e3;
-    out->link_bytes_per_s = (double)bytes / measure_time(b, copy, &rc);
+    out->link_bytes_per_s = (double)bytes / measure_time(b, profile_copy, &rc);
     if (!rc && !b->of_host)
         rc = measure_beside(out, b);
     b->round_s = usual;
@@ -156,9 +156,9 @@ static int measure_memory(struct profile *out, struct measured *b, struct error 
         return rc;
     rc = measure_link(out, b);
     if (!rc)
-        out->memory_bytes_per_s = 3.0 * MEASURE_ELEMENTS * sizeof(float) / measure_time(b, add, &rc);
+        out->memory_bytes_per_s = 3.0 * MEASURE_ELEMENTS * sizeof(float) / measure_time(b, profile_add, &rc);
     if (!rc && !b->of_host)
-        out->call_s = b->call_s = measure_time(b, add_one, &rc);
+        out->call_s = b->call_s = measure_time(b, profile_add_one, &rc);
     if (rc)
         b->ops->fault(b->dev, err);
     measure_close(b);
@@ -174,14 +174,14 @@ static int measure_host(struct profile *out, struct measured *b, struct error *e
     for (size_t i = 0; i < HOST_ARRAYS * (size_t)MEASURE_ELEMENTS; i++)
         b->host[i] = 1e-3f; /* avoids slow arithmetic */
     int rc = 0;
-    out->update_parameters_per_s = MEASURE_ELEMENTS / measure_time(b, update, &rc);
+    out->update_parameters_per_s = MEASURE_ELEMENTS / measure_time(b, profile_update, &rc);
     if (!rc)
         rc = measure_memory(out, b, err);
     free(b->host);
     return rc;
 }
 
-static int measure(struct profile *out, struct measured *b, struct error *err)
+static int worker_profile_measure(struct profile *out, struct measured *b, struct error *err)
 {
     measure_messages(out, b);
     int rc = measure_host(out, b, err);
@@ -207,7 +207,7 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
     if (rc)
         return rc;
     b.way = facts.attention, b.convolution = facts.convolution, b.n_multiprocessors = facts.n_multiprocessors;
-    rc = measure(out, &b, err);
+    rc = worker_profile_measure(out, &b, err);
     measure_end(&b);
     return rc ? rc : profile_check(out, err);
 }

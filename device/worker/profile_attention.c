@@ -46,7 +46,7 @@ struct place {
 };
 
 /* Short rows first, as they tell what longer ones will take. */
-static struct place place_of(int i)
+static struct place profile_attention_place_of(int i)
 {
     return (struct place){i / (PROFILE_KEYS * PROFILE_HEADS), (enum profile_keys)(i / PROFILE_HEADS % PROFILE_KEYS),
                           i % PROFILE_HEADS};
@@ -69,7 +69,7 @@ static size_t numbers_of(const struct measure_attention *a)
 }
 
 /* Enough for every path. */
-static size_t scratch_bytes(const struct measured *b, const struct measure_attention *a)
+static size_t profile_attention_scratch_bytes(const struct measured *b, const struct measure_attention *a)
 {
     const struct plan_attention_sizes sizes = {.n_rows = a->n_rows,
                                                .n_tokens = a->n_tokens,
@@ -88,14 +88,14 @@ static size_t sums_bytes(const struct measure_attention *a)
     return a->n_rows * a->n_tokens * a->n_heads * sizeof(float);
 }
 
-static size_t bytes_of(const struct measured *b, const struct measure_attention *a)
+static size_t profile_attention_bytes_of(const struct measured *b, const struct measure_attention *a)
 {
-    return ARRAYS * numbers_of(a) * number_bytes(b->type) + scratch_bytes(b, a) + sums_bytes(a) +
+    return ARRAYS * numbers_of(a) * number_bytes(b->type) + profile_attention_scratch_bytes(b, a) + sums_bytes(a) +
            a->n_heads * sizeof(float);
 }
 
 /* Tensor cores and cuDNN compute in 16 bits. Without them, shared keys are nothing of their own. */
-static bool is_wanted(const struct measured *b, enum attention_path path, struct place at)
+static bool profile_attention_is_wanted(const struct measured *b, enum attention_path path, struct place at)
 {
     const struct measure_attention a = shape_at(b, at);
 
@@ -109,24 +109,24 @@ static bool is_wanted(const struct measured *b, enum attention_path path, struct
 size_t measure_attention_bytes(const struct measured *b)
 {
     struct measure_attention a = usual_shape(b);
-    size_t most = bytes_of(b, &a);
+    size_t most = profile_attention_bytes_of(b, &a);
 
     for (int i = 0; i < SHAPES; i++)
         for (int path = 0; path < ATTENTION_PATHS; path++)
-            if (is_wanted(b, (enum attention_path)path, place_of(i))) {
-                a = shape_at(b, place_of(i));
-                most = bytes_of(b, &a) > most ? bytes_of(b, &a) : most;
+            if (profile_attention_is_wanted(b, (enum attention_path)path, profile_attention_place_of(i))) {
+                a = shape_at(b, profile_attention_place_of(i));
+                most = profile_attention_bytes_of(b, &a) > most ? profile_attention_bytes_of(b, &a) : most;
             }
     return most;
 }
 
 /* b->attention, so that this path takes it: with dropout; or, in 16 bits on a GPU, with a bias by distance and a
  * window, of which tensor cores take either. */
-static struct device_attention attention_of(const struct measured *b)
+static struct device_attention profile_attention_attention_of(const struct measured *b)
 {
     const struct measure_attention *a = &b->attention;
     const size_t n = numbers_of(a) * number_bytes(b->type);
-    char *const scratch = b->arena + ARRAYS * n, *const sums = scratch + scratch_bytes(b, a);
+    char *const scratch = b->arena + ARRAYS * n, *const sums = scratch + profile_attention_scratch_bytes(b, a);
     struct device_attention op = {.n_rows = a->n_rows,
                                   .n_tokens = a->n_tokens,
                                   .n_heads = a->n_heads,
@@ -147,24 +147,24 @@ static struct device_attention attention_of(const struct measured *b)
     return op;
 }
 
-static void attend(const struct measured *b)
+static void profile_attention_attend(const struct measured *b)
 {
-    const struct device_attention op = attention_of(b);
+    const struct device_attention op = profile_attention_attention_of(b);
 
     b->ops->attention(b->dev, &op);
 }
 
 static void attend_backward(const struct measured *b)
 {
-    const struct device_attention op = attention_of(b);
+    const struct device_attention op = profile_attention_attention_of(b);
 
     b->ops->attention_backward(b->dev, &op);
 }
 
 /* The library's plans of b->attention. It then takes this shape, and no other. */
-static void prepare(const struct measured *b)
+static void profile_attention_prepare(const struct measured *b)
 {
-    const struct device_attention op = attention_of(b);
+    const struct device_attention op = profile_attention_attention_of(b);
     char told[DEVICE_TOLD];
 
     b->ops->prepare_attention(b->dev, &op, &b->way, 1, told);
@@ -178,15 +178,15 @@ static int measure_path(struct profile *out, struct measured *b, enum attention_
     int rc = 0;
 
     if (path == ATTENTION_LIBRARY)
-        prepare(b);
-    out->attention_flops[PROFILE_FORWARD][path][b->type] = 2 * each / measure_time(b, attend, &rc);
+        profile_attention_prepare(b);
+    out->attention_flops[PROFILE_FORWARD][path][b->type] = 2 * each / measure_time(b, profile_attention_attend, &rc);
     if (!rc && (path != ATTENTION_LIBRARY || b->way != PLAN_ATTENTION_FORWARD)) /* else it is our kernels' */
         out->attention_flops[PROFILE_BACKWARD][path][b->type] = 5 * each / measure_time(b, attend_backward, &rc);
     return rc;
 }
 
 /* A call of b->attention, as it is priced. */
-static struct call_work work_of(const struct measured *b, enum profile_direction direction)
+static struct call_work profile_attention_work_of(const struct measured *b, enum profile_direction direction)
 {
     const struct call_device on = {plan_backend_find(b->ops->name),
                                    b->type,
@@ -195,7 +195,7 @@ static struct call_work work_of(const struct measured *b, enum profile_direction
                                    false,
                                    b->n_multiprocessors};
     struct call call = {.kind = direction == PROFILE_FORWARD ? CALL_attention : CALL_attention_backward,
-                        .attention = attention_of(b)};
+                        .attention = profile_attention_attention_of(b)};
     struct call_work work;
 
     call_describe(&work, &call, &on);
@@ -207,7 +207,7 @@ static struct call_work work_of(const struct measured *b, enum profile_direction
 static int measure_direction(double flops[PROFILE_LENGTHS], const struct measured *b, enum profile_direction direction,
                              int length)
 {
-    const struct call_work work = work_of(b, direction);
+    const struct call_work work = profile_attention_work_of(b, direction);
     const double n = work.lasting[b->path];
     int rc = 0;
 
@@ -215,7 +215,8 @@ static int measure_direction(double flops[PROFILE_LENGTHS], const struct measure
         return 0;
     if (length > 0 && !(flops[length - 1] > 0 && n / flops[length - 1] <= MOST_CALL_MS / 1e3))
         return 0;
-    const double seconds = measure_time(b, direction == PROFILE_FORWARD ? attend : attend_backward, &rc);
+    const double seconds =
+        measure_time(b, direction == PROFILE_FORWARD ? profile_attention_attend : attend_backward, &rc);
     flops[length] = n / measure_computing(seconds, (double)work.n_launches * b->call_s);
     return rc;
 }
@@ -226,7 +227,7 @@ static int measure_shape(struct profile *out, struct measured *b, enum attention
 
     b->attention = shape_at(b, at), b->path = path;
     if (path == ATTENTION_LIBRARY)
-        prepare(b);
+        profile_attention_prepare(b);
     for (int direction = 0; !rc && direction < PROFILE_DIRECTIONS; direction++)
         rc = measure_direction(out->attention_by_shape[direction][path][b->type][at.keys][at.head], b,
                                (enum profile_direction)direction, at.length);
@@ -242,8 +243,9 @@ static int measure_shapes(struct profile *out, struct measured *b)
     b->round_s = ROUND_MS / 1e3;
     for (int path = 0; path < ATTENTION_PATHS; path++) /* cuDNN last, as its plans may take long */
         for (int i = 0; i < SHAPES; i++)
-            if (!rc && is_wanted(b, (enum attention_path)path, place_of(i)) && b->now() < until)
-                rc = measure_shape(out, b, (enum attention_path)path, place_of(i));
+            if (!rc && profile_attention_is_wanted(b, (enum attention_path)path, profile_attention_place_of(i)) &&
+                b->now() < until)
+                rc = measure_shape(out, b, (enum attention_path)path, profile_attention_place_of(i));
     b->round_s = usual;
     return rc;
 }

@@ -15,7 +15,7 @@ enum {
     MOST_ROUNDS_MS = 400, /* no further round begins after that, unless rounds are longer */
 };
 
-static double now(void)
+static double profile_measure_now(void)
 {
     struct timespec t;
 
@@ -33,7 +33,7 @@ int measure_begin(struct measured *out, const struct device_ops *ops, unsigned i
                              .n_threads = n_threads,
                              .of_host = of_host,
                              .width = of_host ? MEASURE_HOST_WIDTH : MEASURE_DEVICE_WIDTH,
-                             .now = clock ? clock : now,
+                             .now = clock ? clock : profile_measure_now,
                              .round_s = ROUND_MS / 1e3,
                              .noise = malloc(MEASURE_NOISE * sizeof(float))};
     return out->noise ? 0 : error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");
@@ -58,7 +58,7 @@ double measure_round(const struct measured *b, measure_call *call, double second
     return (b->now() - since) / n;
 }
 
-static int compare(const void *a, const void *b)
+static int profile_measure_compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -67,7 +67,7 @@ static int compare(const void *a, const void *b)
 
 double measure_median(double *values, size_t n)
 {
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, profile_measure_compare);
     return values[n / 2];
 }
 
@@ -94,7 +94,7 @@ double measure_computing(double seconds, double launches)
 
 /* Random numbers for products. Zeros would switch no transistor, and a device with little to do clocks higher than one
  * at work. The sum of four random bytes is roughly normal: mean 0, deviation 1. */
-static float draw(uint32_t word)
+static float profile_measure_draw(uint32_t word)
 {
     const float mean = 510, deviation = 147.8f; /* a sum of four bytes has 4 * 127.5, and 2 sqrt((256^2 - 1) / 12) */
 
@@ -110,9 +110,9 @@ static void draw_noise(const struct measured *b)
         if (i % 4 == 0)
             random_quad(words, key, 0, i / 4);
         if (b->type == NUMBER_BF16)
-            ((uint16_t *)b->noise)[i] = number_to_bf16(draw(words[i % 4]));
+            ((uint16_t *)b->noise)[i] = number_to_bf16(profile_measure_draw(words[i % 4]));
         else
-            ((float *)b->noise)[i] = draw(words[i % 4]);
+            ((float *)b->noise)[i] = profile_measure_draw(words[i % 4]);
     }
 }
 

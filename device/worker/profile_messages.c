@@ -38,7 +38,7 @@ struct endpoint {
 
 static const struct message pull = {.kind = MESSAGE_PULL}, answer = {.kind = MESSAGE_WEIGHTS};
 
-static void fail(struct exchange *exchange, int rc)
+static void profile_messages_fail(struct exchange *exchange, int rc)
 {
     int none = 0;
 
@@ -46,13 +46,13 @@ static void fail(struct exchange *exchange, int rc)
     mailbox_deliver(&exchange->box, &answer, NULL, 0);
 }
 
-static void send_message(struct endpoint *e, const struct message *m)
+static void profile_messages_send_message(struct endpoint *e, const struct message *m)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
     const int rc = channel_send(&e->channel, bytes, message_encode(bytes, sizeof bytes, m));
 
     if (rc)
-        fail(e->exchange, rc);
+        profile_messages_fail(e->exchange, rc);
 }
 
 static void on_packet(struct channel *channel, const uint8_t *bytes, size_t n)
@@ -63,11 +63,11 @@ static void on_packet(struct channel *channel, const uint8_t *bytes, size_t n)
     const int rc = message_decode(&m, bytes, n, &why);
 
     if (rc)
-        fail(e->exchange, rc);
+        profile_messages_fail(e->exchange, rc);
     else if (e->asks)
         mailbox_deliver(&e->exchange->box, &m, NULL, 0);
     else
-        send_message(e, &answer);
+        profile_messages_send_message(e, &answer);
 }
 
 static void on_fault(struct channel *channel, const char *fault)
@@ -75,10 +75,10 @@ static void on_fault(struct channel *channel, const char *fault)
     struct endpoint *e = channel->data;
 
     (void)fault;
-    fail(e->exchange, -EIO);
+    profile_messages_fail(e->exchange, -EIO);
 }
 
-static void on_closed(struct channel *channel)
+static void profile_messages_on_closed(struct channel *channel)
 {
     (void)channel;
 }
@@ -87,16 +87,16 @@ static void on_patience_ends(uv_timer_t *timer)
 {
     struct endpoint *e = timer->data;
 
-    fail(e->exchange, -ETIMEDOUT);
+    profile_messages_fail(e->exchange, -ETIMEDOUT);
 }
 
-static void on_outgoing(uv_async_t *async)
+static void profile_messages_on_outgoing(uv_async_t *async)
 {
     struct endpoint *e = async->data;
     struct message m;
 
     while (e->asks && mailbox_collect(&e->exchange->box, &m))
-        send_message(e, &m);
+        profile_messages_send_message(e, &m);
     if (__atomic_load_n(&e->ends, __ATOMIC_ACQUIRE)) {
         channel_close(&e->channel);
         uv_close((uv_handle_t *)&e->patience, NULL);
@@ -112,7 +112,7 @@ static void *run_loop(void *context)
     return NULL;
 }
 
-static void wake(void *context)
+static void profile_messages_wake(void *context)
 {
     struct endpoint *e = context;
 
@@ -130,12 +130,12 @@ static void close_handles(struct endpoint *e)
 
 static int endpoint_open(struct endpoint *e, const char *address, pthread_t *thread)
 {
-    static const struct channel_events events = {on_packet, on_fault, on_closed};
+    static const struct channel_events events = {on_packet, on_fault, profile_messages_on_closed};
     int rc = uv_loop_init(&e->loop);
 
     if (rc)
         return rc;
-    uv_async_init(&e->loop, &e->outgoing, on_outgoing);
+    uv_async_init(&e->loop, &e->outgoing, profile_messages_on_outgoing);
     uv_timer_init(&e->loop, &e->patience);
     e->outgoing.data = e->patience.data = e;
     uv_timer_start(&e->patience, on_patience_ends, PATIENCE_MS, 0);
@@ -153,13 +153,13 @@ static int endpoint_open(struct endpoint *e, const char *address, pthread_t *thr
 static void endpoint_close(struct endpoint *e, pthread_t thread)
 {
     __atomic_store_n(&e->ends, true, __ATOMIC_RELEASE);
-    wake(e);
+    profile_messages_wake(e);
     pthread_join(thread, NULL);
     uv_loop_close(&e->loop);
 }
 
 /* Connected endpoints need it no more. */
-static void remove_directory(const char *directory)
+static void profile_messages_remove_directory(const char *directory)
 {
     char path[PATH_BYTES + 2];
 
@@ -182,7 +182,7 @@ static int time_messages(double *out, struct exchange *exchange, const char *dir
         if (rc)
             return rc;
         if (i == -WARM_UP)
-            remove_directory(directory);
+            profile_messages_remove_directory(directory);
         if (i >= 0)
             seconds[i] = now() - start;
     }
@@ -200,7 +200,7 @@ static int time_in(double *out, const char *directory, double (*now)(void))
     if (!exchange)
         return -ENOMEM;
     snprintf(address, sizeof address, "ipc://%s/s", directory);
-    mailbox_init(&exchange->box, wake, &asking);
+    mailbox_init(&exchange->box, profile_messages_wake, &asking);
     int rc = endpoint_open(&asking, address, &threads[0]);
     if (!rc) {
         rc = endpoint_open(&answering, address, &threads[1]);
@@ -215,7 +215,7 @@ static int time_in(double *out, const char *directory, double (*now)(void))
 }
 
 /* A new directory, in which the socket's address is short enough; of this user alone. */
-static int make_directory(char out[PATH_BYTES], const char *parent)
+static int profile_messages_make_directory(char out[PATH_BYTES], const char *parent)
 {
     if (!parent || parent[0] != '/' || snprintf(out, PATH_BYTES, "%s/eps-bench-XXXXXX", parent) >= PATH_BYTES)
         return -ENAMETOOLONG;
@@ -225,14 +225,14 @@ static int make_directory(char out[PATH_BYTES], const char *parent)
 static int time_anywhere(double *out, double (*now)(void))
 {
     char directory[PATH_BYTES];
-    int rc = make_directory(directory, getenv("XDG_RUNTIME_DIR"));
+    int rc = profile_messages_make_directory(directory, getenv("XDG_RUNTIME_DIR"));
 
     if (rc)
-        rc = make_directory(directory, "/tmp");
+        rc = profile_messages_make_directory(directory, "/tmp");
     if (rc)
         return rc;
     rc = time_in(out, directory, now);
-    remove_directory(directory); /* unless a message has come */
+    profile_messages_remove_directory(directory); /* unless a message has come */
     return rc;
 }
 

@@ -3,7 +3,7 @@
 
 /* ---- convolutions: of 3 x 3 at stride 1, in the middle of a residual net ---- */
 
-static struct device_conv2d convolution_of(const struct measured *b)
+static struct device_conv2d profile_operations_convolution_of(const struct measured *b)
 {
     const size_t n = b->of_host ? 64 : 256, size = b->of_host ? 16 : 28;
     struct device_conv2d op = {.n_rows = b->of_host ? 8 : 64,
@@ -34,18 +34,18 @@ static struct device_conv2d convolution_of(const struct measured *b)
 
 static size_t convolution_bytes(const struct measured *b)
 {
-    const struct device_conv2d op = convolution_of(b);
+    const struct device_conv2d op = profile_operations_convolution_of(b);
 
     return 2 * op.n_rows * op.height * op.width * op.n_in * number_bytes(b->type) +
            op.n_out * device_conv2d_taps(&op) * sizeof(float);
 }
 
-static void convolve(const struct measured *b)
+static void profile_operations_convolve(const struct measured *b)
 {
     void (*const kinds[CONV2D_KINDS])(struct device *, const struct device_conv2d *) = {b->ops->conv2d,
                                                                                         b->ops->conv2d_input_gradient,
                                                                                         b->ops->conv2d_weight_gradient};
-    const struct device_conv2d op = convolution_of(b);
+    const struct device_conv2d op = profile_operations_convolution_of(b);
 
     kinds[b->conv2d](b->dev, &op);
 }
@@ -57,11 +57,11 @@ static int measure_convolutions(struct profile *out, struct measured *b, enum co
 
     for (int kind = 0; !rc && kind < CONV2D_KINDS; kind++) {
         b->conv2d = (enum conv2d_kind)kind;
-        const struct device_conv2d op = convolution_of(b);
+        const struct device_conv2d op = profile_operations_convolution_of(b);
         char told[DEVICE_TOLD];
         if (path == CONV2D_LIBRARY)
             b->ops->prepare_conv2d(b->dev, &op, 1, b->convolution, told);
-        const double seconds = measure_time(b, convolve, &rc);
+        const double seconds = measure_time(b, profile_operations_convolve, &rc);
         const double launches = (double)conv2d_launches(&op, b->conv2d, path) * b->call_s;
         const double flops = 2 * (double)device_conv2d_pixels(&op) * (double)op.n_out * (double)device_conv2d_taps(&op);
         out->conv2d_flops[kind][path][b->type] = flops / measure_computing(seconds, launches);
@@ -77,7 +77,7 @@ static size_t norm_rows(const struct measured *b)
     return ((size_t)32 << 20) / number_bytes(b->type) / b->width;
 }
 
-static struct device_norm norm_of(const struct measured *b)
+static struct device_norm profile_operations_norm_of(const struct measured *b)
 {
     const size_t value = number_bytes(b->type), rows = norm_rows(b) * b->width * value;
     char *const x = b->arena, *const y = x + rows, *const x_gradient = y + rows, *const weight = x_gradient + rows;
@@ -101,16 +101,16 @@ static size_t norm_bytes(const struct measured *b)
     return (3 * norm_rows(b) + 1) * b->width * number_bytes(b->type) + (2 * norm_rows(b) + b->width) * sizeof(float);
 }
 
-static void norm(const struct measured *b)
+static void profile_operations_norm(const struct measured *b)
 {
-    const struct device_norm op = norm_of(b);
+    const struct device_norm op = profile_operations_norm_of(b);
 
     b->ops->norm(b->dev, &op);
 }
 
-static void norm_backward(const struct measured *b)
+static void profile_operations_norm_backward(const struct measured *b)
 {
-    const struct device_norm op = norm_of(b);
+    const struct device_norm op = profile_operations_norm_of(b);
 
     b->ops->norm_backward(b->dev, &op);
 }
@@ -122,10 +122,11 @@ static int measure_norms(struct profile *out, struct measured *b)
     int rc = measure_fill(b, norm_bytes(b) / number_bytes(b->type));
 
     if (!rc)
-        out->norm_bytes_per_s[PROFILE_FORWARD] = 2 * rows / measure_computing(measure_time(b, norm, &rc), b->call_s);
+        out->norm_bytes_per_s[PROFILE_FORWARD] =
+            2 * rows / measure_computing(measure_time(b, profile_operations_norm, &rc), b->call_s);
     if (!rc)
         out->norm_bytes_per_s[PROFILE_BACKWARD] =
-            3 * rows / measure_computing(measure_time(b, norm_backward, &rc), b->call_s);
+            3 * rows / measure_computing(measure_time(b, profile_operations_norm_backward, &rc), b->call_s);
     return rc;
 }
 

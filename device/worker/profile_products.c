@@ -10,7 +10,7 @@
 enum { WARM_MS = 1000 /* so long a GPU works before it is timed: its clocks fall under load */ };
 
 /* Uses the arena for weights, the largest number of rows, and their results. */
-static void multiply(const struct measured *b)
+static void profile_products_multiply(const struct measured *b)
 {
     const size_t value = number_bytes(b->type), weights = (size_t)b->width * b->width * value;
     const size_t rows = (size_t)profile_rows[PROFILE_ROWS - 1] * b->width * value;
@@ -28,7 +28,7 @@ static void multiply(const struct measured *b)
 }
 
 /* Matrices of a class, one after another; each dimension is 4,096 or the number of rows. */
-static struct device_matmul product_of(const struct measured *b, enum products_kind kind, size_t rows)
+static struct device_matmul profile_products_product_of(const struct measured *b, enum products_kind kind, size_t rows)
 {
     const size_t width = b->width, most = (size_t)products_rows[PRODUCTS_ROWS - 1] * width * number_bytes(b->type);
     const bool over_rows = kind == PRODUCTS_WEIGHTS;
@@ -82,12 +82,12 @@ int measure_choose(struct products *out, struct measured *b, enum number_type ty
     if (rc)
         return rc;
     rc = measure_fill(b, 2 * most);
-    b->product = product_of(b, PRODUCTS_FORWARD, products_rows[PRODUCTS_ROWS - 1]);
+    b->product = profile_products_product_of(b, PRODUCTS_FORWARD, products_rows[PRODUCTS_ROWS - 1]);
     if (!rc)
         measure_round(b, multiply_so, WARM_MS / 1e3, &rc);
     for (int kind = 0; !rc && kind < PRODUCTS_KINDS; kind++)
         for (uint32_t i = 0; !rc && i < PRODUCTS_ROWS; i++) {
-            b->product = product_of(b, (enum products_kind)kind, products_rows[i]);
+            b->product = profile_products_product_of(b, (enum products_kind)kind, products_rows[i]);
             rc = choose_algorithm(out, b, products_class(type, (enum products_kind)kind, i));
         }
     if (rc)
@@ -118,7 +118,7 @@ static int measure_width(double flops[PROFILE_ROWS], struct measured *b, uint32_
     b->width = width;
     for (int i = 0; !rc && i < PROFILE_ROWS; i++) {
         b->rows = profile_rows[i];
-        flops[i] = 2.0 * b->rows * width * width / measure_time(b, multiply, &rc);
+        flops[i] = 2.0 * b->rows * width * width / measure_time(b, profile_products_multiply, &rc);
     }
     b->width = usual;
     return rc;
@@ -130,7 +130,7 @@ int measure_products(struct profile *out, struct measured *b)
 
     b->rows = profile_rows[PROFILE_ROWS - 1];
     if (!rc && !b->of_host)
-        measure_round(b, multiply, WARM_MS / 1e3, &rc);
+        measure_round(b, profile_products_multiply, WARM_MS / 1e3, &rc);
     if (!rc)
         rc = measure_width(out->matmul_flops[b->type], b, b->width);
     for (int i = 0; !rc && !b->of_host && i < PROFILE_NARROW; i++)

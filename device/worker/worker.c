@@ -19,7 +19,7 @@ static void leave_ledger(struct device_worker *worker)
         ledger_sub(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
 }
 
-static int allocate(struct device_worker *w, struct error *err)
+static int worker_allocate(struct device_worker *w, struct error *err)
 {
     w->tables = calloc((size_t)model_table_visits(&w->model) + 1, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
@@ -35,7 +35,7 @@ static int allocate(struct device_worker *w, struct error *err)
 }
 
 /* Of a block, for the largest microbatch, as one of its class that keeps the least. */
-static struct layer_pass pass_of(const struct device_worker *w, const struct model_layer *layer)
+static struct layer_pass worker_pass_of(const struct device_worker *w, const struct model_layer *layer)
 {
     const struct plan *plan = &w->plan;
     const struct plan_kept *kept = plan_kept_of(plan, model_ranked(&w->model, model_class_of(layer), 0));
@@ -54,7 +54,7 @@ static struct layer_pass pass_of(const struct device_worker *w, const struct mod
 }
 
 /* Of all shapes that the blocks have. */
-static void prepare_attention(struct device_worker *w)
+static void worker_prepare_attention(struct device_worker *w)
 {
     const struct model_layer *const first = &w->model.layers[w->model.first_block];
     struct device_attention ops[LAYER_ATTENTIONS];
@@ -64,7 +64,7 @@ static void prepare_attention(struct device_worker *w)
     if (w->plan.setting.goal.purpose == PLAN_GENERATE || plan_cuts_rows(&w->plan.setting, &w->model))
         return; /* generation has attention of its own */
     for (const struct model_layer *layer = first; layer < first + w->model.n_block_layers; layer++) {
-        const struct layer_pass pass = pass_of(w, layer);
+        const struct layer_pass pass = worker_pass_of(w, layer);
         n = layer_attentions(ops, ways, n, &pass, w->plan.setting.goal.purpose == PLAN_TRAIN);
     }
     if (n > 0)
@@ -143,7 +143,7 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
 
 int device_worker_claim(struct device_worker *worker, const struct device_worker_options *options, struct error *err)
 {
-    int rc = allocate(worker, err);
+    int rc = worker_allocate(worker, err);
 
     if (rc == 0)
         rc = options->ops->open(&worker->dev, options->index, worker->plan.setting.goal.precision,
@@ -151,7 +151,7 @@ int device_worker_claim(struct device_worker *worker, const struct device_worker
     if (rc == 0) {
         if (options->done)
             options->ops->count(worker->dev, options->done);
-        prepare_attention(worker);
+        worker_prepare_attention(worker);
         enter_ledger(worker);
         rc = prepare_convolutions(worker, err);
     }

@@ -8,7 +8,7 @@ void progress_begin(struct progress *p, enum message_phase phase, uint32_t first
     p->n_parts = n_parts;
 }
 
-static uint32_t unit_of(const struct model *model, const uint32_t *homes, uint32_t visit)
+static uint32_t progress_unit_of(const struct model *model, const uint32_t *homes, uint32_t visit)
 {
     return model->visits[model_order_home(homes, visit)];
 }
@@ -16,7 +16,7 @@ static uint32_t unit_of(const struct model *model, const uint32_t *homes, uint32
 /* The nearest visit of a unit from this one on, upwards; n_visits if there is none. */
 static uint32_t find_up(const struct model *model, const uint32_t *homes, uint32_t unit, uint32_t from)
 {
-    while (from < model->n_visits && unit_of(model, homes, from) != unit)
+    while (from < model->n_visits && progress_unit_of(model, homes, from) != unit)
         from++;
     return from;
 }
@@ -24,7 +24,7 @@ static uint32_t find_up(const struct model *model, const uint32_t *homes, uint32
 static uint32_t find_down(const struct model *model, const uint32_t *homes, uint32_t unit, uint32_t from)
 {
     for (uint32_t v = from + 1; v-- > 0;)
-        if (unit_of(model, homes, v) == unit)
+        if (progress_unit_of(model, homes, v) == unit)
             return v;
     return model->n_visits;
 }

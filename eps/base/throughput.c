@@ -6,7 +6,7 @@
 static const double gain = 7 / 8., floor_ms = 10; /* of forward's time, that a change must at least reach, and save */
 
 /* Sorts a copy. n >= 1. */
-static double median(const double *values, uint32_t n)
+static double throughput_median(const double *values, uint32_t n)
 {
     double sorted[THROUGHPUT_WORKERS];
 
@@ -43,7 +43,7 @@ void throughput_on_loss(struct throughput *throughput, double now_ms)
 
 double throughput_of(const struct throughput *throughput)
 {
-    return throughput->n < THROUGHPUT_STEPS ? 0 : median(throughput->part_ms, THROUGHPUT_STEPS);
+    return throughput->n < THROUGHPUT_STEPS ? 0 : throughput_median(throughput->part_ms, THROUGHPUT_STEPS);
 }
 
 /* Median of the known milliseconds for each part; 1 if none are known. */
@@ -55,7 +55,7 @@ static double middle_speed(const struct throughput_share *shares, uint32_t n_sha
     for (uint32_t i = 0; i < n_shares; i++)
         if (shares[i].part_ms > 0)
             known[n++] = shares[i].part_ms;
-    return n ? median(known, n) : 1;
+    return n ? throughput_median(known, n) : 1;
 }
 
 /* One part more goes where it ends earliest. */

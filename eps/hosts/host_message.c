@@ -7,14 +7,14 @@
 
 _Static_assert((int)HOST_MESSAGE_MAX_BYTES <= (int)HOSTS_MESSAGE_BYTES, "it is one message of a backend");
 
-static uint8_t *put(uint8_t *at, uint64_t x, int n)
+static uint8_t *host_message_put(uint8_t *at, uint64_t x, int n)
 {
     for (int i = 0; i < n; i++)
         *at++ = (uint8_t)(x >> 8 * i);
     return at;
 }
 
-static uint64_t get(const uint8_t **at, int n)
+static uint64_t host_message_get(const uint8_t **at, int n)
 {
     uint64_t x = 0;
 
@@ -36,12 +36,12 @@ size_t host_message_encode(uint8_t *buf, const struct host_message *w)
 
     assert(w->kind > 0 && w->kind < HOST_KINDS);
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
-        at = put(at, narrow[i], 4);
+        at = host_message_put(at, narrow[i], 4);
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        at = put(at, wide[i], 8);
+        at = host_message_put(at, wide[i], 8);
     for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
         memcpy(&bits, &real[i], sizeof bits);
-        at = put(at, bits, 8);
+        at = host_message_put(at, bits, 8);
     }
     memcpy(at, w->text, n);
     return (size_t)(at - buf) + n;
@@ -54,19 +54,19 @@ bool host_message_decode(struct host_message *out, const uint8_t *buf, size_t n)
 
     if (n < HOST_HEADER_BYTES || n >= HOST_MESSAGE_MAX_BYTES)
         return false;
-    *out = (struct host_message){.kind = (enum host_message_kind)get(&at, 4)};
+    *out = (struct host_message){.kind = (enum host_message_kind)host_message_get(&at, 4)};
     uint32_t *const narrow[] = {&out->unit,   &out->visit,    &out->part, &out->slice,
                                 &out->buffer, &out->n_tokens, &out->job,  &out->id};
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
-        *narrow[i] = (uint32_t)get(&at, 4);
-    out->code = (int32_t)get(&at, 4);
+        *narrow[i] = (uint32_t)host_message_get(&at, 4);
+    out->code = (int32_t)host_message_get(&at, 4);
     uint64_t *const wide[] = {&out->step, &out->bytes, &out->n_valid, &out->n_real, &out->sum.a, &out->sum.b};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        *wide[i] = get(&at, 8);
+        *wide[i] = host_message_get(&at, 8);
     struct preference_rewards *r = &out->rewards;
     double *const real[] = {&out->x, &r->chosen, &r->rejected, &r->right, &r->chosen_log_p, &r->rejected_log_p};
     for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
-        bits = get(&at, 8);
+        bits = host_message_get(&at, 8);
         memcpy(real[i], &bits, sizeof bits);
     }
     memcpy(out->text, at, n - HOST_HEADER_BYTES);

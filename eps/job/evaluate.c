@@ -44,7 +44,7 @@ void evaluate_start(struct job *job, const struct message *m)
 }
 
 /* The range that is not done and is this worker's; worker NULL: nobody's. NULL: there is none. */
-static struct job_range *find_range(struct job *job, const struct peer *worker)
+static struct job_range *evaluate_find_range(struct job *job, const struct peer *worker)
 {
     for (uint32_t i = 0; i < job->n_ranges; i++)
         if (!job->ranges[i].done && job->ranges[i].worker == worker)
@@ -54,7 +54,7 @@ static struct job_range *find_range(struct job *job, const struct peer *worker)
 
 bool evaluate_has(struct job *job, const struct peer *worker)
 {
-    return (job->state == JOB_EVALUATING && find_range(job, worker)) ||
+    return (job->state == JOB_EVALUATING && evaluate_find_range(job, worker)) ||
            (job->state == JOB_GENERATING && job->generator == worker);
 }
 
@@ -64,8 +64,8 @@ static void give_rows(struct job *job)
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct peer *worker = job->workers[i];
-        struct job_range *range = find_range(job, NULL);
-        if (!range || find_range(job, worker) || worker->leaves)
+        struct job_range *range = evaluate_find_range(job, NULL);
+        if (!range || evaluate_find_range(job, worker) || worker->leaves)
             continue;
         range->worker = worker;
         out.evaluate.first_row = range->first;
@@ -164,7 +164,7 @@ void evaluate_go_on(struct job *job)
 
 void evaluate_on_left(struct job *job, const struct peer *worker)
 {
-    struct job_range *range = job->state == JOB_EVALUATING ? find_range(job, worker) : NULL;
+    struct job_range *range = job->state == JOB_EVALUATING ? evaluate_find_range(job, worker) : NULL;
 
     if (range)
         range->worker = NULL;
@@ -185,7 +185,7 @@ static void announce_sum(struct job *job)
 
 /* Weights that memory has damaged since their last update have nobody but an evaluation to read them before the next
  * one: so they are looked through before its sum is told. */
-static void on_evaluated(struct job *job, struct peer *worker, const struct message *m)
+static void evaluate_on_evaluated(struct job *job, struct peer *worker, const struct message *m)
 {
     bool all = true;
 
@@ -196,7 +196,7 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
             isnan(m->evaluated.sum) ? "not a number" : "infinite", worker->id, worker->device);
         return;
     }
-    *find_range(job, worker) = (struct job_range){.sum = m->evaluated.sum, .done = true};
+    *evaluate_find_range(job, worker) = (struct job_range){.sum = m->evaluated.sum, .done = true};
     for (uint32_t i = 0; i < job->n_ranges; i++)
         all = all && job->ranges[i].done;
     if (!all)
@@ -206,7 +206,7 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
 }
 
 /* A target has a source: one that comes with its first token, or one that it, or the row named, has. */
-static bool has_source(const struct job *job, const struct plan_tokens *row, uint32_t index)
+static bool evaluate_has_source(const struct job *job, const struct plan_tokens *row, uint32_t index)
 {
     const struct plan_goal *goal = job_goal(job);
 
@@ -216,7 +216,7 @@ static bool has_source(const struct job *job, const struct plan_tokens *row, uin
 }
 
 /* Each row's new tokens come after some of those that it, or the row named, has run, and end within the row. */
-static bool follow(const struct job *job, const struct message *m)
+static bool evaluate_follow(const struct job *job, const struct message *m)
 {
     bool ok = m->generate.n_rows <= job->microbatch;
 
@@ -224,14 +224,14 @@ static bool follow(const struct job *job, const struct message *m)
         const struct plan_tokens *row = &m->generate.rows[i];
         ok = row->n == 0 ||
              (m->generate.rows[row->from].from == row->from && row->first <= job->texts[row->from].n_generated &&
-              row->n <= job_goal(job)->seq - row->first && has_source(job, row, i));
+              row->n <= job_goal(job)->seq - row->first && evaluate_has_source(job, row, i));
     }
     return ok;
 }
 
 void evaluate_generate(struct job *job, const struct message *m)
 {
-    if (!follow(job, m)) {
+    if (!evaluate_follow(job, m)) {
         peer_refuse(job->client, "tokens that do not follow those that were run");
         return;
     }
@@ -260,7 +260,7 @@ static void on_generated(struct job *job, const struct message *m)
 void evaluate_on_worker(struct job *job, struct peer *worker, const struct message *m)
 {
     if (m->kind == MESSAGE_EVALUATED && evaluate_has(job, worker)) {
-        on_evaluated(job, worker, m);
+        evaluate_on_evaluated(job, worker, m);
     } else if (m->kind == MESSAGE_GENERATED && job->state == JOB_GENERATING && evaluate_has(job, worker)) {
         on_generated(job, m);
     } else {

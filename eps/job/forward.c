@@ -38,7 +38,7 @@ static json_t *print_path(int fd, int *rc, struct error *err)
     return text;
 }
 
-static json_t *print_paths(const struct job *job, int *rc, struct error *err)
+static json_t *forward_print_paths(const struct job *job, int *rc, struct error *err)
 {
     json_t *paths = json_array();
 
@@ -69,7 +69,7 @@ static int find_products(struct products *out, const struct job *job, struct err
 }
 
 /* *object is the caller's own; NULL: no memory, or rc says why. */
-static int print_json(json_t **object, const struct job *job, struct error *err)
+static int forward_print_json(json_t **object, const struct job *job, struct error *err)
 {
     const struct {
         const char *name;
@@ -82,7 +82,7 @@ static int print_json(json_t **object, const struct job *job, struct error *err)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!rc && files[i].fd >= 0)
             json_put(object, files[i].name, print_path(files[i].fd, &rc, err));
-    json_put(object, "weights", print_paths(job, &rc, err));
+    json_put(object, "weights", forward_print_paths(job, &rc, err));
     if (products.version)
         json_put(object, "products", products_to_json(&products));
     json_put(object, "attention", json_integer(job->attention));
@@ -107,7 +107,7 @@ int forward_print(char **out, size_t *n_bytes, const struct job *job, struct err
     uint8_t request[MESSAGE_MAX_BYTES];
     const size_t n = print_request(request, job);
     json_t *object = json_object();
-    int rc = print_json(&object, job, err);
+    int rc = forward_print_json(&object, job, err);
     char *text = rc || !object ? NULL : json_dumps(object, JSON_COMPACT);
     const size_t n_text = text ? strlen(text) : 0;
 
@@ -146,7 +146,7 @@ static int open_path(struct forward *out, const json_t *path, int flags, struct 
     return add_fd(out, open(name, flags | O_CLOEXEC), name, err);
 }
 
-static int open_config(struct forward *out, const json_t *config, struct error *err)
+static int forward_open_config(struct forward *out, const json_t *config, struct error *err)
 {
     const int fd = segment_seal("config.json", json_string_value(config), json_string_length(config), err);
 
@@ -154,11 +154,11 @@ static int open_config(struct forward *out, const json_t *config, struct error *
 }
 
 /* In the order of job_take_files. */
-static int open_files(struct forward *out, const json_t *object, struct error *err)
+static int forward_open_files(struct forward *out, const json_t *object, struct error *err)
 {
     const json_t *output = json_object_get(object, "output"), *weights = json_object_get(object, "weights"),
                  *moments = json_object_get(object, "moments");
-    int rc = open_config(out, json_object_get(object, "config"), err);
+    int rc = forward_open_config(out, json_object_get(object, "config"), err);
 
     if (!rc && output)
         rc = open_path(out, output, O_RDONLY | O_DIRECTORY, err);
@@ -191,7 +191,7 @@ int forward_open(struct forward *out, const char *bytes, size_t n_bytes, struct 
     snprintf(out->device, sizeof out->device, "%s", device ? device : "");
     rc = products_from_json(&out->products, json_object_get(object, "products"), err);
     if (!rc)
-        rc = open_files(out, object, err);
+        rc = forward_open_files(out, object, err);
     if (rc)
         job_close_fds(out->fds, out->n_fds);
     json_decref(object);

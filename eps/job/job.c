@@ -58,7 +58,7 @@ void job_announce(const struct job *job, const struct message *m)
 
 /* ---- begin ------------------------------------------------------------------------------------------------------ */
 
-static void note(struct job *job, uint64_t bytes)
+static void job_note(struct job *job, uint64_t bytes)
 {
     ledger_add(&job->peers->ledger, LEDGER_OTHER, ledger_table(bytes));
     job->table_bytes += ledger_table(bytes);
@@ -69,7 +69,7 @@ void *job_take_table(struct job *job, size_t n, size_t size)
     void *table = calloc(n, size);
 
     if (table)
-        note(job, n * size);
+        job_note(job, n * size);
     return table;
 }
 
@@ -87,7 +87,7 @@ static int size_up(struct job *job, struct error *err)
 
 /* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A
  * resumed run keeps those that it began with. Other jobs leave the choice to the libraries. */
-static void choose_products(struct job *job)
+static void job_choose_products(struct job *job)
 {
     if (!job_trains(job) || job->request.job.resume)
         return;
@@ -119,12 +119,12 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     ledger_forget_peaks(&job->peers->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
-        note(job, job->config_bytes);
-        note(job, job->files ? FILES_BYTES : 0);
+        job_note(job, job->config_bytes);
+        job_note(job, job->files ? FILES_BYTES : 0);
         rc = size_up(job, &err);
     }
     if (!rc && client)
-        choose_products(job);
+        job_choose_products(job);
     else if (!rc)
         job->products = *products;
     if (rc)
@@ -148,7 +148,7 @@ void job_load(struct job *job)
     updater_submit(job->peers->updater, &work);
 }
 
-static void assign(struct job_seat *seat)
+static void job_assign(struct job_seat *seat)
 {
     const struct job *job = seat->job;
     struct peer *worker = seat->peer;
@@ -207,7 +207,7 @@ static int begin_assigning(struct job *job, struct error *err)
         return error_set(err, rc, "out of memory");
     for (uint32_t i = 0; i < job->n_seats; i++)
         if (job->seats[i].peer)
-            assign(&job->seats[i]);
+            job_assign(&job->seats[i]);
     return 0;
 }
 
@@ -252,7 +252,7 @@ static void on_renewed(struct job_seat *seat, int result)
     if (job->state == JOB_ENDING || !seat->peer) /* the worker has gone meanwhile */
         return;
     if (!result)
-        assign(seat);
+        job_assign(seat);
     else
         job_turn_away(seat, result, job->load_error.text);
 }
@@ -520,7 +520,7 @@ void job_end(struct job *job, int code, const char *format, ...)
 }
 
 /* Both threads have finished. The client ends the trace file once it hears that the job is closed. */
-static void close_trace(struct job *job)
+static void job_close_trace(struct job *job)
 {
     const uint32_t n_dropped = job->optimizer_trace.n_dropped + job->writer_trace.n_dropped;
     const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
@@ -548,7 +548,7 @@ void job_unload(struct job *job, struct updater *updater)
     updater_submit(updater, &work);
 }
 
-static void close_files(struct job *job)
+static void job_close_files(struct job *job)
 {
     const int fds[] = {job->output, job->trace_file, job->side_file.fd, job->moments_file.fd};
 
@@ -568,8 +568,8 @@ struct peer *job_free(struct job *job)
     relay_close(job->relay);
     relay_close(job->own);
     model_free(&job->model);
-    close_trace(job);
-    close_files(job);
+    job_close_trace(job);
+    job_close_files(job);
     ledger_sub(&job->peers->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     free(job->headers);

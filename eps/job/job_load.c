@@ -29,7 +29,7 @@ static int create_config(struct job *job, struct error *err)
     return segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
 }
 
-static int read_config(struct job *job, int fd, struct error *err)
+static int job_load_read_config(struct job *job, int fd, struct error *err)
 {
     int rc = segment_sealed_bytes(&job->config_bytes, fd, "config.json", err);
 
@@ -111,7 +111,7 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
     job->n_weight_files = end - next;
     for (unsigned i = 0; i < job->n_weight_files; i++)
         job->weight_files[i] = file_own(fds[next + i]);
-    int rc = read_config(job, fds[0], err);
+    int rc = job_load_read_config(job, fds[0], err);
     close(fds[0]);
     if (!rc && m->job.side)
         rc = size_side(job, err);
@@ -175,7 +175,7 @@ static int create_segments(struct job *job, struct memory *memory)
     return rc;
 }
 
-static void touch(struct job *job, const struct segment *segment)
+static void job_load_touch(struct job *job, const struct segment *segment)
 {
     if (segment->base)
         pieces_zero(&job->load_pieces, segment->base, segment->bytes);
@@ -185,15 +185,15 @@ static void touch(struct job *job, const struct segment *segment)
  * waits for a page. */
 static void touch_segments(struct job *job)
 {
-    touch(job, &job->data);
+    job_load_touch(job, &job->data);
     for (uint32_t i = 0; i < job->n_seats; i++) {
-        touch(job, &job->seats[i].inbox);
-        touch(job, &job->seats[i].stash);
+        job_load_touch(job, &job->seats[i].inbox);
+        job_load_touch(job, &job->seats[i].stash);
     }
 }
 
 /* Maps all large memory, and checks that it may be locked, before it touches any of it. */
-static int take_memory(struct job *job)
+static int job_load_take_memory(struct job *job)
 {
     const struct message *m = &job->request;
     struct memory memory;
@@ -242,7 +242,7 @@ static int take_memory(struct job *job)
     return rc;
 }
 
-static int read_side(struct job *job)
+static int job_load_read_side(struct job *job)
 {
     struct error *err = &job->load_error;
 
@@ -337,8 +337,8 @@ int job_do_renew(void *context)
     memory_free(&memory);
     if (rc)
         return rc;
-    touch(job, &seat->inbox);
-    touch(job, &seat->stash);
+    job_load_touch(job, &seat->inbox);
+    job_load_touch(job, &seat->stash);
     return 0;
 }
 
@@ -362,12 +362,12 @@ int job_do_unload(void *context)
 int job_do_load(void *context)
 {
     struct job *job = context;
-    int rc = read_side(job);
+    int rc = job_load_read_side(job);
 
     if (job->trace_file >= 0)
         trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
     if (!rc)
-        rc = take_memory(job);
+        rc = job_load_take_memory(job);
     if (!rc)
         rc = load_model(job);
     if (!rc && job_trains(job) && job->output >= 0 && job->own_first == 0) /* of several hosts, host 0 */

@@ -100,7 +100,7 @@ static int divide_among_hosts(struct job *job, struct error *err)
 }
 
 /* True if both compute the same bits: CPUs of other machines may have other instructions. */
-static bool is_alike(const struct peer *a, const struct peer *b)
+static bool job_plan_is_alike(const struct peer *a, const struct peer *b)
 {
     return a->backend == b->backend && strcmp(a->model, b->model) == 0 && a->attention == b->attention &&
            a->convolution == b->convolution && (*a->model || strcmp(a->host, b->host) == 0);
@@ -127,7 +127,7 @@ static int check_kinds(const struct job *job, struct error *err)
                              "--deterministic requires workers of one kind, but worker %u has %s and worker %u has %s: "
                              "detach one of them, or omit --deterministic",
                              first->id, first->device, worker->id, worker->device);
-        if (job->request.job.audit_every > 0 && !is_alike(first, worker))
+        if (job->request.job.audit_every > 0 && !job_plan_is_alike(first, worker))
             return refuse_unlike(first, worker, err);
     }
     return 0;
@@ -204,8 +204,8 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
 }
 
 /* The error of a job that does not fit, with what would. */
-static int refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
-                  struct error *err)
+static int job_plan_refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit,
+                           int rc, struct error *err)
 {
     const struct plan_advice_scope scope = {.can_drop_workers = job->peers->is_private,
                                             .resumed = job->request.job.resume};
@@ -325,10 +325,10 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
     *again = rc == -ENOSPC && !job->peers->is_private && leave_out(job, &asked);
     if (*again)
         return 0;
-    return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
+    return rc == -ENOMEM || rc == -ENOSPC ? job_plan_refuse(job, &asked, &fit, rc, err) : rc;
 }
 
-static uint32_t convolution_of(const struct job *job, const struct peer *worker)
+static uint32_t job_plan_convolution_of(const struct job *job, const struct peer *worker)
 {
     return worker->convolution == job->convolution ? job->convolution : 0;
 }
@@ -338,7 +338,7 @@ static int check_alike(const struct job *job, const struct peer *worker, struct 
 {
     for (uint32_t i = 0; job->request.job.audit_every > 0 && i < job->n_seats; i++) {
         const struct peer *other = job->seats[i].peer;
-        if (other && other != worker && !is_alike(other, worker))
+        if (other && other != worker && !job_plan_is_alike(other, worker))
             return refuse_unlike(other, worker, err);
     }
     return 0;
@@ -360,7 +360,7 @@ static int check_kind(const struct job *job, const struct peer *worker, struct e
                          "all workers of a job compute attention in one way, here --attention %s, which its device "
                          "does not support: begin with --attention own for it to take part",
                          plan_attention_name(job->attention));
-    if (job->request.job.deterministic && convolution_of(job, worker) != job->convolution)
+    if (job->request.job.deterministic && job_plan_convolution_of(job, worker) != job->convolution)
         return error_set(err, -EINVAL,
                          "--deterministic requires one library of convolutions, which its device has not");
     return 0;
@@ -425,7 +425,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     struct plan_setting setting = {.backend = worker->backend,
                                    .library_bytes = worker->library_bytes,
                                    .attention = job->attention,
-                                   .convolution = convolution_of(job, worker),
+                                   .convolution = job_plan_convolution_of(job, worker),
                                    .goal = *job_goal(job)};
     struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};
     const int kind = check_kind(job, worker, err);

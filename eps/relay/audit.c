@@ -212,7 +212,7 @@ static void replace_auditor(struct relay *r)
 }
 
 /* One more result of the slice, by an auditor or in another attempt. */
-static void decide(struct relay *r, uint32_t worker, uint64_t digest, uint64_t theirs)
+static void audit_decide(struct relay *r, uint32_t worker, uint64_t digest, uint64_t theirs)
 {
     struct relay_audit *audit = &r->audit;
     const bool is_first = digest == audit->digest, is_second = !is_first && digest == theirs;
@@ -256,7 +256,7 @@ static bool judge_once(struct relay *r)
     if (r->audit.disputed && r->audit.referee != RELAY_NOBODY) {
         const struct relay_digest *third = third_at(r, r->audit.visit, r->audit.slice);
         if (third->known)
-            decide(r, r->audit.referee, third->value, digest_at(r, r->audit.visit, r->audit.slice)->value);
+            audit_decide(r, r->audit.referee, third->value, digest_at(r, r->audit.visit, r->audit.slice)->value);
         return third->known;
     }
     const struct relay_standing *found = find_difference(r);
@@ -264,7 +264,7 @@ static bool judge_once(struct relay *r)
         return false;
     const struct relay_standing x = *found; /* losing a worker moves the list */
     if (r->audit.disputed && r->audit.name == x.name)
-        decide(r, x.worker, x.digest, digest_at(r, x.tag.name.visit, x.tag.name.slice)->value);
+        audit_decide(r, x.worker, x.digest, digest_at(r, x.tag.name.visit, x.tag.name.slice)->value);
     else
         differ(r, &x);
     return true;

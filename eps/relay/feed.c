@@ -20,7 +20,7 @@ static void refuse_open(struct relay *r, const char *why)
 
 /* ---- units and step ---------------------------------------------------------------------------------------------- */
 
-static void finish(struct relay *r)
+static void feed_finish(struct relay *r)
 {
     if (!r->has_tail)
         return;
@@ -33,14 +33,14 @@ static void finish(struct relay *r)
 }
 
 /* The unit has reached its next version; does what follows from that. */
-static void advance(struct relay *r, uint32_t unit)
+static void feed_advance(struct relay *r, uint32_t unit)
 {
     struct relay_unit *u = &r->units[unit];
     if (u->sum_index < r->sums_end && u->version == r->t)
         r->n_summing--;
     u->version++;
     relay_capture(r, unit); /* before any fold beyond */
-    finish(r);
+    feed_finish(r);
 }
 
 /* The open step needs no worker any more. Frozen units, or all units of a skipped step, advance now. */
@@ -52,9 +52,9 @@ static void cover(struct relay *r, bool skipped)
     relay_act(r, RELAY_COVERED)->step = r->t;
     for (uint32_t u = 0; u < r->n_units; u++) {
         if (skipped ? r->units[u].n_visits > 0 : r->units[u].frozen)
-            advance(r, u);
+            feed_advance(r, u);
     }
-    finish(r);
+    feed_finish(r);
 }
 
 /* ---- pulls ------------------------------------------------------------------------------------------------------ */
@@ -63,7 +63,7 @@ static void cover(struct relay *r, bool skipped)
 enum buffer { NOW, BEFORE, WAIT, VOID };
 
 /* No worker is needed for the step any more. */
-static bool is_over(const struct relay *r, uint64_t step)
+static bool feed_is_over(const struct relay *r, uint64_t step)
 {
     return r->torn || step < r->t || (step == r->t && r->covered);
 }
@@ -73,14 +73,14 @@ static bool is_over(const struct relay *r, uint64_t step)
 static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
 {
     const struct relay_unit *u = &r->units[pull->unit];
-    if (is_over(r, pull->step))
+    if (feed_is_over(r, pull->step))
         return VOID;
     if (u->version <= pull->step)
         return u->version == pull->step ? NOW : WAIT;
     return r->config.replay && pull->step == r->t ? BEFORE : VOID;
 }
 
-static void answer(struct relay *r, const struct relay_pull *pull, enum buffer where)
+static void feed_answer(struct relay *r, const struct relay_pull *pull, enum buffer where)
 {
     struct relay_action *a = relay_act(r, RELAY_ANSWER);
     a->worker = pull->worker;
@@ -100,7 +100,7 @@ static void answer_waiting(struct relay *r)
         if (where == WAIT)
             r->waiting[kept++] = pull;
         else
-            answer(r, &pull, where);
+            feed_answer(r, &pull, where);
     }
     r->n_waiting = kept;
 }
@@ -135,7 +135,7 @@ void relay_tear(struct relay *r)
 
 /* The step will not be finished. If something is in the moments, or on its way there, the model is torn. Else the step
  * is skipped: every unit's fence advances, and nothing else does. */
-static void give_up(struct relay *r)
+static void feed_give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
         relay_tear(r);
@@ -148,7 +148,7 @@ static void give_up(struct relay *r)
 }
 
 /* A share for every worker that was given parts since the last call. */
-static void announce(struct relay *r)
+static void feed_announce(struct relay *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++) {
         const uint32_t first = r->n_shared;
@@ -200,7 +200,7 @@ static void assign_parts(struct relay *r)
         if (part->owner != RELAY_NOBODY || !relay_is_unfinished(r, p))
             continue;
         if (!relay_can_redo(r, p)) {
-            give_up(r);
+            feed_give_up(r);
             return;
         }
         struct relay_worker *w = least_loaded(r);
@@ -211,7 +211,7 @@ static void assign_parts(struct relay *r)
         part->attempt++;
         part->moved = true;
     }
-    announce(r);
+    feed_announce(r);
 }
 
 void relay_restart(struct relay *r, struct relay_worker *w)
@@ -223,7 +223,7 @@ void relay_restart(struct relay *r, struct relay_worker *w)
             r->parts[p].attempt++;
             r->parts[p].moved = true;
         }
-    announce(r);
+    feed_announce(r);
 }
 
 /* The worker's inbox is emptied, for its attempt will not be current. What the optimizer thread reads stays, in the
@@ -250,14 +250,14 @@ void relay_lose(struct relay *r, uint32_t worker)
 
 /* A part's numbers are not finite. The first time, the worker is at fault: it is named and lost. The second time, the
  * model is. */
-static void fault(struct relay *r, uint32_t worker, uint32_t part)
+static void feed_fault(struct relay *r, uint32_t worker, uint32_t part)
 {
     r->parts[part].n_faults++;
     if (worker != RELAY_NOBODY)
         *relay_act(r, RELAY_REFUSE) =
             (struct relay_action){.kind = RELAY_REFUSE, .worker = worker, .not_finite = true, .why = "not finite"};
     if (r->parts[part].n_faults > 1)
-        give_up(r);
+        feed_give_up(r);
     else if (worker != RELAY_NOBODY)
         relay_lose(r, worker);
     else
@@ -291,7 +291,7 @@ static void redo(struct relay *r, uint32_t worker, const struct contribution_nam
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
+static void feed_on_attached(struct relay *r, uint32_t worker, uint32_t room)
 {
     assert(worker != RELAY_NOBODY);
     if (relay_find_worker(r, worker)) {
@@ -302,7 +302,7 @@ static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
     assign_parts(r); /* joins at the next step, unless some part has no worker */
 }
 
-static void on_room(struct relay *r, uint32_t worker, uint32_t room)
+static void feed_on_room(struct relay *r, uint32_t worker, uint32_t room)
 {
     struct relay_worker *w = relay_find_worker(r, worker);
     if (w)
@@ -335,7 +335,7 @@ static const char *open_refusal(const struct relay *r, const struct relay_event 
     return NULL;
 }
 
-static void on_open(struct relay *r, const struct relay_event *e)
+static void feed_on_open(struct relay *r, const struct relay_event *e)
 {
     const char *why = open_refusal(r, e);
     if (why) {
@@ -344,14 +344,14 @@ static void on_open(struct relay *r, const struct relay_event *e)
     }
     relay_begin_step(r, e);
     relay_begin_audit(r, e);
-    announce(r);
+    feed_announce(r);
 }
 
-static void on_pull(struct relay *r, const struct relay_event *e)
+static void feed_on_pull(struct relay *r, const struct relay_event *e)
 {
     const struct relay_unit *u = e->unit < r->n_units ? &r->units[e->unit] : NULL;
     if (!u || !u->known || !relay_find_worker(r, e->worker) || e->step > r->t + 1 ||
-        (!u->n_visits && !is_over(r, e->step))) {
+        (!u->n_visits && !feed_is_over(r, e->step))) {
         relay_refuse(r, e->worker, "no such pull");
         return;
     }
@@ -369,7 +369,7 @@ static bool is_begun(const struct relay *r)
  * found while they can still be skipped. Fenced, all can be: a part's slices are folded once its own loss is known, so
  * that parts may go forward one after another. So may they folded; there, as nothing can be skipped once something was
  * folded, a loss that is not finite then is a fault, as a slice is. */
-static void on_loss(struct relay *r, const struct relay_event *e)
+static void feed_on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
         !relay_is_current(r, e->worker, e->name.part, e->name.attempt)) {
@@ -380,13 +380,13 @@ static void on_loss(struct relay *r, const struct relay_event *e)
         r->n_losses += !r->parts[e->name.part].loss;
         r->parts[e->name.part].loss = true;
     } else if (r->parts[e->name.part].loss || is_begun(r)) { /* it was finite once: this worker is wrong */
-        fault(r, e->worker, e->name.part);
+        feed_fault(r, e->worker, e->name.part);
     } else {
-        give_up(r);
+        feed_give_up(r);
     }
 }
 
-static bool is_name(const struct relay *r, const struct relay_event *e)
+static bool feed_is_name(const struct relay *r, const struct relay_event *e)
 {
     return e->name.visit < r->n_visits && e->name.part < r->config.n_parts &&
            e->name.slice < r->visits[e->name.visit].n_slices && !r->units[r->visits[e->name.visit].unit].frozen;
@@ -395,10 +395,10 @@ static bool is_name(const struct relay *r, const struct relay_event *e)
 /* A contribution is judged by its name, and a duplicate is dropped. If the name is folded already, its slot is
  * freed, unless the slot holds another name: then this is an old message delivered twice. Returns why it is refused,
  * or NULL. */
-static const char *take(struct relay *r, const struct relay_event *e)
+static const char *feed_take(struct relay *r, const struct relay_event *e)
 {
     struct relay_worker *w = relay_find_worker(r, e->worker);
-    if (!w || e->name.step != r->t || !is_name(r, e) || e->slot > r->config.n_slots)
+    if (!w || e->name.step != r->t || !feed_is_name(r, e) || e->slot > r->config.n_slots)
         return "no such contribution";
     if (!relay_is_current(r, e->worker, e->name.part, e->name.attempt))
         return "stale";
@@ -426,7 +426,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
 
 static void on_contribution(struct relay *r, const struct relay_event *e)
 {
-    const char *why = take(r, e);
+    const char *why = feed_take(r, e);
     if (why)
         relay_refuse(r, e->worker, why);
 }
@@ -460,22 +460,23 @@ static void on_folded(struct relay *r, const struct relay_event *e)
     } else if (e->damaged) {
         redo(r, worker, &tag.name);
     } else if (r->config.fenced) {
-        give_up(r);
+        feed_give_up(r);
     } else {
-        fault(r, relay_is_current(r, worker, tag.name.part, tag.name.attempt) ? worker : RELAY_NOBODY, tag.name.part);
+        feed_fault(r, relay_is_current(r, worker, tag.name.part, tag.name.attempt) ? worker : RELAY_NOBODY,
+                   tag.name.part);
     }
 }
 
-static void on_updated(struct relay *r, uint32_t unit)
+static void feed_on_updated(struct relay *r, uint32_t unit)
 {
     assert(unit < r->n_units && r->units[unit].updating);
     r->units[unit].updating = false;
-    advance(r, unit);
+    feed_advance(r, unit);
 }
 
 /* ---- the pump --------------------------------------------------------------------------------------------------- */
 
-static void update(struct relay *r, uint32_t unit)
+static void feed_update(struct relay *r, uint32_t unit)
 {
     struct relay_unit *u = &r->units[unit];
     if (!u->n_visits || u->frozen || u->updating || u->version != r->t)
@@ -492,14 +493,14 @@ static void update_ready(struct relay *r)
         return;
     if (!relay_updates_last(r)) {
         if (r->units[r->touched].n_folded == r->units[r->touched].n_names)
-            update(r, r->touched);
+            feed_update(r, r->touched);
     } else if (r->n_folded == r->n_names) {
         for (uint32_t u = 0; u < r->n_units; u++)
-            update(r, u);
+            feed_update(r, u);
     }
 }
 
-static void pump(struct relay *r)
+static void feed_pump(struct relay *r)
 {
     if (!r->torn)
         relay_judge(r);
@@ -517,26 +518,26 @@ static void pump(struct relay *r)
     relay_grant(r);
 }
 
-static void on_event(struct relay *r, const struct relay_event *e)
+static void feed_on_event(struct relay *r, const struct relay_event *e)
 {
     switch (e->kind) {
     case RELAY_ATTACHED:
-        on_attached(r, e->worker, e->room);
+        feed_on_attached(r, e->worker, e->room);
         break;
     case RELAY_ROOM:
-        on_room(r, e->worker, e->room);
+        feed_on_room(r, e->worker, e->room);
         break;
     case RELAY_LOST:
         relay_lose(r, e->worker);
         break;
     case RELAY_OPEN:
-        on_open(r, e);
+        feed_on_open(r, e);
         break;
     case RELAY_PULL:
-        on_pull(r, e);
+        feed_on_pull(r, e);
         break;
     case RELAY_LOSS:
-        on_loss(r, e);
+        feed_on_loss(r, e);
         break;
     case RELAY_CONTRIBUTION:
         on_contribution(r, e);
@@ -551,7 +552,7 @@ static void on_event(struct relay *r, const struct relay_event *e)
         on_folded(r, e);
         break;
     case RELAY_UPDATED:
-        on_updated(r, e->unit);
+        feed_on_updated(r, e->unit);
         break;
     case RELAY_SAVE:
         relay_on_save(r, e->reader);
@@ -570,7 +571,7 @@ static void on_event_torn(struct relay *r, const struct relay_event *e)
     else if (e->kind == RELAY_SAVE)
         relay_refuse_reader(r, e->reader, "torn");
     else if (e->kind == RELAY_PULL)
-        on_pull(r, e);
+        feed_on_pull(r, e);
     else if (e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION || e->kind == RELAY_DIGEST)
         relay_refuse(r, e->worker, "torn");
 }
@@ -586,8 +587,8 @@ int relay_feed(struct relay *r, const struct relay_event *e, const struct relay_
     if (r->torn) {
         on_event_torn(r, e);
     } else {
-        on_event(r, e);
-        pump(r);
+        feed_on_event(r, e);
+        feed_pump(r);
     }
     *actions = r->actions;
     return (int)r->n_actions;

@@ -11,7 +11,7 @@
 enum { PULLS_PER_WORKER = 16 }; /* a worker that keeps the rules has one pull for each weight buffer, so far fewer */
 
 /* Room for n elements of `size` bytes in *array; it grows by at least half. */
-static int grow(void *array, size_t *cap, size_t n, size_t size)
+static int memory_grow(void *array, size_t *cap, size_t n, size_t size)
 {
     void *p, *old;
     memcpy(&old, array, sizeof old);
@@ -32,7 +32,7 @@ static int grow32(void *array, uint32_t *cap, uint64_t n, size_t size)
     size_t wide = *cap;
     if (n > UINT32_MAX / 2)
         return -ENOMEM;
-    int rc = grow(array, &wide, n, size);
+    int rc = memory_grow(array, &wide, n, size);
     *cap = (uint32_t)wide;
     return rc;
 }
@@ -73,7 +73,7 @@ static int reserve_step(struct relay *r, const struct relay_event *e)
             rc = reserve_slices(&r->units[e->visits[v]], e->n_slices[v]);
     }
     if (!rc && e->audits)
-        rc = grow(&r->digests, &r->cap_digests, 2 * (size_t)(n_names / r->config.n_parts), sizeof *r->digests);
+        rc = memory_grow(&r->digests, &r->cap_digests, 2 * (size_t)(n_names / r->config.n_parts), sizeof *r->digests);
     for (uint32_t i = 0; i < e->n_frozen && !rc; i++)
         rc = reserve_unit(r, e->frozen[i]);
     if (!rc)
@@ -81,7 +81,7 @@ static int reserve_step(struct relay *r, const struct relay_event *e)
     if (!rc)
         rc = grow32(&r->sums, &r->cap_sums, e->n_visits, sizeof *r->sums);
     if (!rc)
-        rc = grow(&r->folded, &r->cap_folded, (size_t)(n_names / 64 + 1), sizeof *r->folded);
+        rc = memory_grow(&r->folded, &r->cap_folded, (size_t)(n_names / 64 + 1), sizeof *r->folded);
     return rc;
 }
 
@@ -99,8 +99,8 @@ static int reserve_worker(struct relay *r)
     if (!next->cells)
         return -ENOMEM;
     size_t n = (size_t)r->n_workers + 1;
-    rc = grow(&r->standing, &r->cap_standing, n * ((size_t)r->config.n_slots + 1), sizeof *r->standing);
-    return rc ? rc : grow(&r->waiting, &r->cap_waiting, n * PULLS_PER_WORKER, sizeof *r->waiting);
+    rc = memory_grow(&r->standing, &r->cap_standing, n * ((size_t)r->config.n_slots + 1), sizeof *r->standing);
+    return rc ? rc : memory_grow(&r->waiting, &r->cap_waiting, n * PULLS_PER_WORKER, sizeof *r->waiting);
 }
 
 /* The most actions of one event: every slot freed and folded anew, every unit updated or captured by every reader,
@@ -120,8 +120,8 @@ int relay_reserve(struct relay *r, const struct relay_event *e, bool opens)
     else if (e->kind == RELAY_ATTACHED)
         rc = reserve_worker(r);
     else if (e->kind == RELAY_PULL)
-        rc = grow(&r->waiting, &r->cap_waiting, r->n_waiting + 1, sizeof *r->waiting);
-    return rc ? rc : grow(&r->actions, &r->cap_actions, max_actions(r), sizeof *r->actions);
+        rc = memory_grow(&r->waiting, &r->cap_waiting, r->n_waiting + 1, sizeof *r->waiting);
+    return rc ? rc : memory_grow(&r->actions, &r->cap_actions, max_actions(r), sizeof *r->actions);
 }
 
 int relay_open(struct relay **out, const struct relay_config *config)

@@ -189,7 +189,7 @@ static bool is_foldable(const struct relay *r, const struct relay_standing *x)
     return !r->config.deterministic || turn == slice->n_folded[sum];
 }
 
-static void fold(struct relay *r, const struct relay_standing *x)
+static void slots_fold(struct relay *r, const struct relay_standing *x)
 {
     struct relay_slice *slice = &r->units[x->tag.unit].slices[x->tag.name.slice];
     struct relay_action *a = relay_act(r, RELAY_FOLD);
@@ -214,7 +214,7 @@ void relay_fold_all(struct relay *r)
     hand_out_accumulators(r);
     for (size_t i = 0; i < r->n_standing; i++) {
         if (is_foldable(r, &r->standing[i]) && relay_is_agreed(r, &r->standing[i]))
-            fold(r, &r->standing[i]);
+            slots_fold(r, &r->standing[i]);
     }
 }
 

@@ -24,7 +24,7 @@
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 /* Host 0 of several makes the files before the others open them. */
-static int open_file(struct file *file, struct capture *capture, const char *name, struct error *err)
+static int capture_open_file(struct file *file, struct capture *capture, const char *name, struct error *err)
 {
     const bool makes = store_files_lead(capture->files);
     const int fd = output_open(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0));
@@ -43,7 +43,7 @@ static int empty_files(const struct capture *capture, struct error *err)
     return rc;
 }
 
-static int open_checkpoint(struct capture *capture, struct error *err)
+static int capture_open_checkpoint(struct capture *capture, struct error *err)
 {
     const struct capture_options *o = &capture->options;
 
@@ -57,9 +57,9 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     int rc = (leads ? output_begin : output_join)(&capture->directory, o->output, o->step, err);
 
     if (!rc)
-        rc = open_file(&capture->weights, capture, checkpoint_weights_name(o->store->model), err);
+        rc = capture_open_file(&capture->weights, capture, checkpoint_weights_name(o->store->model), err);
     if (!rc)
-        rc = open_file(&capture->moments, capture, CHECKPOINT_MOMENTS, err);
+        rc = capture_open_file(&capture->moments, capture, CHECKPOINT_MOMENTS, err);
     return rc;
 }
 
@@ -75,7 +75,7 @@ int capture_open(struct capture *capture, const struct capture_options *options,
     capture->weights = capture->moments = file_own(-1);
     capture->checkpoint.step = options->step;
     assert(store_files_lead(capture->files) || (options->checkpoint && options->output >= 0));
-    int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
+    int rc = options->checkpoint ? capture_open_checkpoint(capture, err) : empty_files(capture, err);
     if (!rc && options->checkpoint)
         rc = explain(capture,
                      store_files_begin(capture->files, capture->weights, capture->moments, &capture->checkpoint, err),
@@ -114,7 +114,7 @@ static int write_small(struct capture *capture, const char *name, const char *by
 }
 
 /* Writes a small file and notes its checksum. */
-static int add_file(struct capture *capture, const char *name, const char *bytes, size_t n, struct error *err)
+static int capture_add_file(struct capture *capture, const char *name, const char *bytes, size_t n, struct error *err)
 {
     struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
 
@@ -136,8 +136,8 @@ static char *print_config(const struct capture_options *o, struct error *err)
 static int add_config(struct capture *capture, struct error *err)
 {
     char *text = print_config(&capture->options, err);
-    const int rc = text ? add_file(capture, checkpoint_config_name(&capture->options.store->model->config), text,
-                                   strlen(text), err)
+    const int rc = text ? capture_add_file(capture, checkpoint_config_name(&capture->options.store->model->config),
+                                           text, strlen(text), err)
                         : -ENOMEM;
 
     free(text);
@@ -154,7 +154,7 @@ static int add_side_files(struct capture *capture, json_t *side, struct error *e
     json_object_foreach(json_object_get(side, "files"), name, string)
     {
         int rc = model_files_decode(&bytes, &n, &made, name, string);
-        rc = rc ? error_set(err, rc, "%s: out of memory", name) : add_file(capture, name, bytes, n, err);
+        rc = rc ? error_set(err, rc, "%s: out of memory", name) : capture_add_file(capture, name, bytes, n, err);
         free(made);
         if (rc)
             return rc;
@@ -182,7 +182,7 @@ static int read_back(const struct capture *capture, const struct checkpoint_file
 }
 
 /* The last file, and the one that vouches for the others: once it is written, all are read back. */
-static int write_training(struct capture *capture, struct error *err)
+static int capture_write_training(struct capture *capture, struct error *err)
 {
     const struct checkpoint *c = &capture->checkpoint;
     char *text = checkpoint_print(&capture->checkpoint);
@@ -222,7 +222,7 @@ static int finish_checkpoint(struct capture *capture, const struct loss_scale *s
         json_decref(side);
     }
     if (!rc)
-        rc = write_training(capture, err);
+        rc = capture_write_training(capture, err);
     return rc || o->output < 0 ? rc : output_place(o->output, capture->directory, o->step, err);
 }
 
@@ -240,7 +240,7 @@ static int finish_snapshot(struct capture *capture, struct error *err)
     return rc;
 }
 
-static void close_all(struct capture *capture)
+static void capture_close_all(struct capture *capture)
 {
     const int fds[] = {capture->weights.fd, capture->moments.fd, capture->directory};
 
@@ -264,7 +264,7 @@ size_t capture_notes(struct store_files_note *out, size_t n, const struct captur
 void capture_close(struct capture *capture)
 {
     if (capture->open)
-        close_all(capture);
+        capture_close_all(capture);
 }
 
 int capture_finish(struct capture *capture, const struct loss_scale *scale, struct error *err)
@@ -274,7 +274,7 @@ int capture_finish(struct capture *capture, const struct loss_scale *scale, stru
     int rc = capture->options.checkpoint ? finish_checkpoint(capture, scale, err) : finish_snapshot(capture, err);
 
     if (!rc)
-        close_all(capture);
+        capture_close_all(capture);
     return rc;
 }
 
@@ -285,7 +285,7 @@ void capture_discard(struct capture *capture)
     if (!capture->open)
         return;
     const bool leads = store_files_lead(capture->files);
-    close_all(capture);
+    capture_close_all(capture);
     if (!leads)
         return;
     if (o.output >= 0)

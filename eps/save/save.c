@@ -253,7 +253,7 @@ static void write_unit(struct save *s, struct trace *track, uint32_t unit)
                   (struct trace_arg[]){{"step", s->step}, {"bytes", bytes + moments}, {NULL, 0}});
 }
 
-static void finish(struct save *s, struct trace *track)
+static void save_finish(struct save *s, struct trace *track)
 {
     const uint64_t since = trace_begin(track);
 
@@ -291,7 +291,7 @@ static void do_task(uv_work_t *work)
     if (!s->result && s->is_sharded && s->task == SAVE_FINISH)
         s->result = save_do_notes(s, &s->why);
     else if (!s->result && s->task == SAVE_FINISH)
-        finish(s, track);
+        save_finish(s, track);
     s->output_gone = s->result == -ENOENT && is_removed(s->saves->job->output);
 }
 

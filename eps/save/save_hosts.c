@@ -14,7 +14,7 @@ static uint32_t host_of(const struct save *s)
     return s->saves->job->peers->host;
 }
 
-static struct save *find(const struct saves *saves, uint32_t id)
+static struct save *save_hosts_find(const struct saves *saves, uint32_t id)
 {
     struct save *s = saves->first;
 
@@ -85,14 +85,14 @@ bool save_has_notes(const struct save *s)
 
 bool save_wants_notes(const struct saves *saves, uint32_t id)
 {
-    const struct save *s = find(saves, id);
+    const struct save *s = save_hosts_find(saves, id);
 
     return s && !s->over;
 }
 
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes)
 {
-    struct save *s = find(saves, id);
+    struct save *s = save_hosts_find(saves, id);
     struct error err;
 
     if (!s || s->rc)
@@ -103,7 +103,7 @@ void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_byt
 
 /* ---- messages --------------------------------------------------------------------------------------------------- */
 
-static bool is_due(struct save *s, enum save_announced what, bool is_so)
+static bool save_hosts_is_due(struct save *s, enum save_announced what, bool is_so)
 {
     if (!is_so || s->told & what)
         return false;
@@ -116,15 +116,15 @@ static bool next_of(struct save *s, struct host_message *message, const void **n
     const bool leads = host_of(s) == 0;
 
     *message = (struct host_message){.id = s->reader, .step = s->step, .code = s->rc};
-    if (leads && is_due(s, SAVE_TOLD_BEGIN, true)) {
+    if (leads && save_hosts_is_due(s, SAVE_TOLD_BEGIN, true)) {
         message->kind = HOST_SAVE;
-    } else if (leads && is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
+    } else if (leads && save_hosts_is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
         message->kind = HOST_FILES;
-    } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->awaits == SAVE_FOR_PLACE && s->notes != NULL)) {
+    } else if (!leads && save_hosts_is_due(s, SAVE_TOLD_RUNS, s->awaits == SAVE_FOR_PLACE && s->notes != NULL)) {
         message->kind = HOST_RUNS;
         message->bytes = s->notes->n * sizeof *s->notes->notes;
         *notes = s->notes->notes;
-    } else if (is_due(s, SAVE_TOLD_END, s->over && may_end)) {
+    } else if (save_hosts_is_due(s, SAVE_TOLD_END, s->over && may_end)) {
         message->kind = leads ? HOST_SAVED : HOST_FAILED;
         snprintf(message->text, sizeof message->text, "%s", s->rc ? s->error.text : "");
         return leads || s->rc;
@@ -143,7 +143,7 @@ bool save_next_word(struct saves *saves, struct host_message *message, const voi
 }
 
 /* Its files are made by host 0, which says so. */
-static void begin(struct saves *saves, const struct host_message *message)
+static void save_hosts_begin(struct saves *saves, const struct host_message *message)
 {
     struct error err;
     struct save *s;
@@ -162,7 +162,7 @@ static void begin(struct saves *saves, const struct host_message *message)
         save_begin(s);
 }
 
-static void give_up(struct save *s, int rc, const char *format, uint32_t host, const char *why)
+static void save_hosts_give_up(struct save *s, int rc, const char *format, uint32_t host, const char *why)
 {
     struct error err;
 
@@ -175,10 +175,10 @@ static void give_up(struct save *s, int rc, const char *format, uint32_t host, c
 
 void save_on_word(struct saves *saves, uint32_t from, const struct host_message *message)
 {
-    struct save *s = find(saves, message->id);
+    struct save *s = save_hosts_find(saves, message->id);
 
     if (message->kind == HOST_SAVE) {
-        begin(saves, message);
+        save_hosts_begin(saves, message);
     } else if (!s || s->over) { /* it has failed here before */
         return;
     } else if (message->kind == HOST_FILES && s->awaits == SAVE_FOR_FILES) {
@@ -187,6 +187,6 @@ void save_on_word(struct saves *saves, uint32_t from, const struct host_message 
         s->awaits = SAVE_FOR_NOTHING;
         s->is_saved = true;
     } else if (message->code) {
-        give_up(s, message->code, "host %u: %.400s", from, message->text);
+        save_hosts_give_up(s, message->code, "host %u: %.400s", from, message->text);
     }
 }

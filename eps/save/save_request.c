@@ -19,7 +19,7 @@ static uint64_t find_cut(const struct job *job)
     return cut == MESSAGE_NO_STEP ? job->step : cut;
 }
 
-static struct save *find_checkpoint(const struct saves *saves, uint64_t step)
+static struct save *save_request_find_checkpoint(const struct saves *saves, uint64_t step)
 {
     struct save *s = saves->first;
 
@@ -128,7 +128,7 @@ void save_on_client(struct saves *saves, const struct message *m)
         save_announce_client(job, 0, NULL, cut);
         return;
     }
-    if (find_checkpoint(saves, cut)) /* the client hears of its end */
+    if (save_request_find_checkpoint(saves, cut)) /* the client hears of its end */
         return;
     int rc = save_add(&s, saves, true, &err);
     if (rc) {
@@ -178,7 +178,7 @@ int save_without_client(struct saves *saves, struct error *err)
 {
     struct save *s;
 
-    if (find_checkpoint(saves, find_cut(saves->job)))
+    if (save_request_find_checkpoint(saves, find_cut(saves->job)))
         return 0;
     if (!saves->job->aligned)
         return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
@@ -269,7 +269,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         save_announce_viewer(viewer, 0, NULL, saves->saved_step);
         return;
     }
-    s = rc ? NULL : find_checkpoint(saves, find_cut(job));
+    s = rc ? NULL : save_request_find_checkpoint(saves, find_cut(job));
     if (s) {
         add_viewer(s, viewer);
         return;

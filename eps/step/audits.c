@@ -35,7 +35,7 @@ struct audits_choice audits_choose(const struct job *job, uint64_t step, struct 
     return (struct audits_choice){.auditor = n ? able[audit / job->n_parts % n] : owners[part], .part = part};
 }
 
-static struct peer *find_peer(const struct steps *steps, uint32_t id)
+static struct peer *audits_find_peer(const struct steps *steps, uint32_t id)
 {
     return peer_find(steps->job->peers->first, id);
 }
@@ -102,7 +102,7 @@ static void restart(struct steps *steps, uint32_t id, const char *does)
 
     log_warning("audit of step %" PRIu64 ": results of part %u differ; worker %u (%s) %s it to see which is wrong",
                 steps->open.open_step.step + 1, job->first_part + relay_audited(job->relay), id,
-                device_of(find_peer(steps, id)), does);
+                device_of(audits_find_peer(steps, id)), does);
     steps->n_redone++;
     steps_note_change(steps);
 }
@@ -111,7 +111,7 @@ void audits_recruit(struct steps *steps, uint32_t id)
 {
     const struct job *job = steps->job;
     struct relay_part parts[MESSAGE_MAX_PARTS];
-    struct peer *worker = find_peer(steps, id);
+    struct peer *worker = audits_find_peer(steps, id);
 
     restart(steps, id, "audits");
     if (worker && worker->state == PEER_ASSIGNED && relay_missing(job->relay, id, parts) == 0)
@@ -131,7 +131,7 @@ static void tell_why(char *out, size_t cap, uint64_t step)
 /* Weights that changed between two workers' reads of them make two results, and no worker wrong. */
 void audits_convict(struct steps *steps, uint32_t id)
 {
-    struct peer *worker = find_peer(steps, id);
+    struct peer *worker = audits_find_peer(steps, id);
     const uint64_t step = steps->open.open_step.step + 1;
     char why[160];
 
@@ -178,12 +178,13 @@ void audits_end(struct steps *steps, uint32_t owner, uint32_t auditor)
                              "audit of step %" PRIu64
                              ": worker %u (%s) has computed part %u with different results, and none twice: "
                              "its device or its memory is faulty",
-                             step, owner, device_of(find_peer(steps, owner)), part);
+                             step, owner, device_of(audits_find_peer(steps, owner)), part);
     else
         damage_end_otherwise(
             job, -EIO,
             "audit of step %" PRIu64
             ": workers %u (%s) and %u (%s) have computed part %u differently, and no third result says which is "
             "wrong: the device or the memory of one of them is faulty",
-            step, owner, device_of(find_peer(steps, owner)), auditor, device_of(find_peer(steps, auditor)), part);
+            step, owner, device_of(audits_find_peer(steps, owner)), auditor,
+            device_of(audits_find_peer(steps, auditor)), part);
 }

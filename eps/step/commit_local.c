@@ -45,27 +45,27 @@ struct relay_event commit_event(const struct updater_task *work)
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
-static void begin(struct steps *steps)
+static void commit_local_begin(struct steps *steps)
 {
     (void)steps;
 }
 
-static void ready(struct steps *steps)
+static void commit_local_ready(struct steps *steps)
 {
     job_announce_opened(steps->job);
 }
 
-static void request(struct steps *steps, const struct message *open)
+static void commit_local_request(struct steps *steps, const struct message *open)
 {
     (void)steps, (void)open;
 }
 
-static void loss(struct steps *steps, uint32_t part)
+static void commit_local_loss(struct steps *steps, uint32_t part)
 {
     (void)steps, (void)part;
 }
 
-static void fold(struct steps *steps, const struct relay_action *a)
+static void commit_local_fold(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
     struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
@@ -82,7 +82,7 @@ static void fold(struct steps *steps, const struct relay_action *a)
     updater_submit(job->peers->updater, &work);
 }
 
-static void update(struct steps *steps, const struct relay_action *a)
+static void commit_local_update(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
     struct updater_task work = commit_task(steps, job->relay, a);
@@ -97,14 +97,14 @@ static void update(struct steps *steps, const struct relay_action *a)
     updater_submit(job->peers->updater, &work);
 }
 
-static void optimized(struct steps *steps, const struct updater_task *work)
+static void commit_local_optimized(struct steps *steps, const struct updater_task *work)
 {
     const struct relay_event event = commit_event(work);
 
     steps_feed(steps, &event);
 }
 
-static void pull(struct steps *steps, const struct peer *worker, uint64_t version, uint32_t unit)
+static void commit_local_pull(struct steps *steps, const struct peer *worker, uint64_t version, uint32_t unit)
 {
     (void)steps, (void)worker, (void)version, (void)unit;
 }
@@ -123,7 +123,8 @@ void commit_give_norms(struct steps *steps, uint64_t version, uint32_t unit)
                                                                                       u->first_norm_map)));
 }
 
-static void answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, enum commit_weights which)
+static void commit_local_answer(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit,
+                                enum commit_weights which)
 {
     struct store *store = &steps->job->store;
 
@@ -139,38 +140,38 @@ static void answer(struct steps *steps, struct peer *worker, uint64_t version, u
                                               .frozen_at = store_weights_at(store, &store->own, unit, 0)});
 }
 
-static void on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)
+static void commit_local_on_read(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit)
 {
     (void)steps, (void)version, (void)unit;
     peer_refuse(worker, "weights that were not lent are read");
 }
 
-static void leave(struct steps *steps, const struct peer *worker)
+static void commit_local_leave(struct steps *steps, const struct peer *worker)
 {
     (void)steps, (void)worker;
 }
 
-static void lost(struct steps *steps, const struct message *m)
+static void commit_local_lost(struct steps *steps, const struct message *m)
 {
     job_announce(steps->job, m);
 }
 
 const struct commit_ops commit_local = {
-    .begin = begin,
-    .ready = ready,
-    .request = request,
+    .begin = commit_local_begin,
+    .ready = commit_local_ready,
+    .request = commit_local_request,
     .begin_step = steps_clear,
-    .loss = loss,
-    .fold = fold,
-    .update = update,
-    .optimized = optimized,
+    .loss = commit_local_loss,
+    .fold = commit_local_fold,
+    .update = commit_local_update,
+    .optimized = commit_local_optimized,
     .covered = steps_on_covered,
     .done = steps_on_done,
-    .pull = pull,
-    .answer = answer,
-    .read = on_read,
+    .pull = commit_local_pull,
+    .answer = commit_local_answer,
+    .read = commit_local_on_read,
     .feed_reader = steps_feed,
-    .leave = leave,
-    .lost = lost,
-    .end = begin,
+    .leave = commit_local_leave,
+    .lost = commit_local_lost,
+    .end = commit_local_begin,
 };

@@ -42,7 +42,7 @@ double fence_norm(const struct fence *fence)
     return sqrt(sum);
 }
 
-static void grow(struct loss_scale *scale)
+static void fence_grow(struct loss_scale *scale)
 {
     if (scale->value > 0 && scale->value < FENCE_MOST_SCALE && ++scale->n_clean == FENCE_CLEAN_STEPS)
         *scale = (struct loss_scale){.value = 2 * scale->value};
@@ -53,7 +53,7 @@ float fence_commit(struct fence *fence, double norm, double clip_norm)
     const double loss = loss_scale_factor(fence->scale), factor = clip_norm / (norm / loss + clip_epsilon);
 
     fence->norm = norm / loss;
-    grow(fence->scale);
+    fence_grow(fence->scale);
     return (float)((clip_norm > 0 && factor < 1 ? factor : 1) / loss);
 }
 

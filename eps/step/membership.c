@@ -1,4 +1,4 @@
-/* A lost worker leaves its seat at once, and the relay later (feed_loss). Until then its inbox counts: what it has
+/* A lost worker leaves its seat at once, and the relay later (membership_feed_loss). Until then its inbox counts: what it has
  * sent is not computed again, and without replay a part that was begun could not be. An idle worker joins before
  * another one grows, which gives all of its share back first; suspects join last. Each iteration of the loop comes
  * here, and the plan of a large model takes long: so what did not fit is not tried again until n_changes has moved. */
@@ -17,7 +17,7 @@
 
 /* ---- leaving ---------------------------------------------------------------------------------------------------- */
 
-static void end_job(struct job *job, const struct peer *worker, const char *reason)
+static void membership_end_job(struct job *job, const struct peer *worker, const char *reason)
 {
     if (job->state == JOB_STEPPING)
         job_end(job, -EIO,
@@ -39,12 +39,12 @@ static bool has_sent_all(const struct job *job, uint32_t worker)
 
 /* ---- memory for more parts -------------------------------------------------------------------------------------- */
 
-static uint32_t larger(uint32_t a, uint32_t b)
+static uint32_t membership_larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
 
-static uint32_t count_taken(const struct job *job)
+static uint32_t membership_count_taken(const struct job *job)
 {
     uint32_t n = 0;
 
@@ -101,7 +101,7 @@ static uint32_t plan_most(struct plan *out, const struct job_seat *seat, const s
 }
 
 /* The most parts up to `wanted` that the seat's worker can have room for, more than it has now; else 0. */
-static uint32_t find_room(const struct steps *steps, struct job_seat *seat, uint32_t wanted)
+static uint32_t membership_find_room(const struct steps *steps, struct job_seat *seat, uint32_t wanted)
 {
     const bool tried = seat->too_many && seat->tried == steps->n_changes;
     const uint32_t most = tried && seat->too_many <= wanted ? seat->too_many - 1 : wanted;
@@ -110,7 +110,7 @@ static uint32_t find_room(const struct steps *steps, struct job_seat *seat, uint
 
     const uint32_t n = most > seat->room ? plan_most(&plan, seat, seat->peer, seat->room + 1, most, &err) : 0;
     if (n < wanted) {
-        seat->too_many = larger(n, seat->room) + 1;
+        seat->too_many = membership_larger(n, seat->room) + 1;
         seat->tried = steps->n_changes;
     }
     return n;
@@ -121,7 +121,7 @@ static uint32_t find_room(const struct steps *steps, struct job_seat *seat, uint
 static bool find_grown(struct steps *steps, struct grown *out)
 {
     struct job *job = steps->job;
-    const uint32_t n_parts = job->n_parts, lacking = lacking_room(job), n = count_taken(job);
+    const uint32_t n_parts = job->n_parts, lacking = lacking_room(job), n = membership_count_taken(job);
 
     for (int all = 0; lacking > 0 && n > 0 && all < 2; all++)
         for (uint32_t i = 0; i < job->n_seats; i++) {
@@ -129,7 +129,7 @@ static bool find_grown(struct steps *steps, struct grown *out)
             const uint32_t wanted = all ? seat->room + lacking : (n_parts + n - 1) / n;
             if (!job_is_taken(seat) || wanted <= seat->room || !may_retire(job, seat->peer))
                 continue;
-            *out = (struct grown){seat, find_room(steps, seat, wanted)};
+            *out = (struct grown){seat, membership_find_room(steps, seat, wanted)};
             if (out->n_parts)
                 return true;
         }
@@ -146,7 +146,7 @@ static bool can_grow(struct steps *steps)
     for (uint32_t i = 0; i < job->n_seats; i++) {
         struct job_seat *seat = &job->seats[i];
         if (job_is_taken(seat) && may_retire_soon(job, seat->peer))
-            room += larger(seat->room, find_room(steps, seat, seat->room + lacking));
+            room += membership_larger(seat->room, membership_find_room(steps, seat, seat->room + lacking));
         else if (job_is_taken(seat))
             room += seat->room;
     }
@@ -222,7 +222,7 @@ static bool can_lose(const struct job *job, const struct peer *worker)
     return job_is_open(job) && relay_can_lose(job->relay, worker->id);
 }
 
-static void forget(struct steps *steps, struct peer *worker)
+static void membership_forget(struct steps *steps, struct peer *worker)
 {
     job_unlist(steps->job, worker);
     steps->commit->leave(steps, worker);
@@ -254,11 +254,11 @@ void membership_leave(struct steps *steps, struct peer *worker, const char *reas
     if (!can_lose(job, worker)) {
         job_unlist(job, worker);
         seat->peer = NULL;
-        end_job(job, worker, reason);
+        membership_end_job(job, worker, reason);
         return;
     }
     job_vacate(seat);
-    forget(steps, worker);
+    membership_forget(steps, worker);
     announce_loss(steps, worker, reason);
 }
 
@@ -312,7 +312,7 @@ void membership_on_failed(struct steps *steps, struct peer *worker, const struct
 /* ---- the relay --------------------------------------------------------------------------------------------------- */
 
 /* From here on its inbox counts no longer, and its parts are other workers'. */
-static void feed_loss(struct steps *steps, struct job_seat *seat)
+static void membership_feed_loss(struct steps *steps, struct job_seat *seat)
 {
     const struct relay_event event = {.kind = RELAY_LOST, .worker = seat->left};
 
@@ -331,11 +331,11 @@ static bool may_feed_loss(const struct job *job, const struct job_seat *seat)
 /* Parts that a worker which joins is planned for: an equal share, or what the others lack room for. */
 static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
 {
-    const uint32_t n_parts = job->n_parts, n = job_trains(job) ? count_taken(job) + 1 : job->n_ranges;
+    const uint32_t n_parts = job->n_parts, n = job_trains(job) ? membership_count_taken(job) + 1 : job->n_ranges;
 
     if (worker->n_parts)
         return worker->n_parts;
-    return larger((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
+    return membership_larger((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
 }
 
 /* As job_plan_seat, for as many parts as it can have. */
@@ -372,7 +372,7 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
     return NULL;
 }
 
-static void join(struct steps *steps, struct job_seat *seat, struct peer *worker)
+static void membership_join(struct steps *steps, struct job_seat *seat, struct peer *worker)
 {
     job_take_seat(seat, worker);
     if (!job_is_open(steps->job)) { /* which tells the relay of all */
@@ -404,7 +404,7 @@ static bool join_one(struct steps *steps, bool suspect)
     struct peer *worker = seat ? find_candidate(seat, suspect) : NULL;
 
     if (worker)
-        join(steps, seat, worker);
+        membership_join(steps, seat, worker);
     return worker != NULL;
 }
 
@@ -413,7 +413,7 @@ static bool join_one(struct steps *steps, bool suspect)
 void membership_put_aside(struct steps *steps, struct peer *worker)
 {
     job_release_seat(job_find_seat(steps->job, worker->id));
-    forget(steps, worker);
+    membership_forget(steps, worker);
 }
 
 /* Its seat is vacant then, and all that it has of the step, if anything, is others'. */
@@ -520,7 +520,7 @@ static bool end_unopened(struct steps *steps)
 }
 
 /* Opens a job once all of its workers are assigned. */
-static bool open_job(struct steps *steps)
+static bool membership_open_job(struct steps *steps)
 {
     struct job *job = steps->job;
 
@@ -547,7 +547,7 @@ bool membership_go_on(struct steps *steps)
 {
     struct job *job = steps->job;
 
-    if (dismiss_one(steps) || announce_unfit(steps) || open_job(steps))
+    if (dismiss_one(steps) || announce_unfit(steps) || membership_open_job(steps))
         return true;
     if (!job_is_open(job))
         return false;
@@ -557,7 +557,7 @@ bool membership_go_on(struct steps *steps)
     for (uint32_t i = 0; i < job->n_seats; i++) {
         struct job_seat *seat = &job->seats[i];
         if (!seat->peer && may_feed_loss(job, seat)) {
-            feed_loss(steps, seat);
+            membership_feed_loss(steps, seat);
             return true;
         }
         if (seat->peer && seat->peer->state == PEER_JOINING && !renewing && seat->n_folds == 0) {

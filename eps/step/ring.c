@@ -21,7 +21,7 @@ static void remove_pull(struct ring *ring, struct ring_pull *p)
     ring->n_pulls--;
 }
 
-static struct ring_slot *find_slot(struct ring *ring, uint32_t unit, uint64_t turn)
+static struct ring_slot *ring_find_slot(struct ring *ring, uint32_t unit, uint64_t turn)
 {
     for (uint32_t k = 0; k < ring->n_slots; k++)
         if (ring->slots[k].taken && ring->slots[k].unit == unit && ring->slots[k].turn == turn)
@@ -30,7 +30,7 @@ static struct ring_slot *find_slot(struct ring *ring, uint32_t unit, uint64_t tu
 }
 
 /* For its weights, which stand at their owner. */
-static bool waits(const struct ring_pull *p)
+static bool ring_waits(const struct ring_pull *p)
 {
     return p->answered && !p->slot;
 }
@@ -103,7 +103,7 @@ static uint32_t count_lent(const struct ring *ring, uint32_t worker)
 }
 
 /* It is the worker's oldest one that has to be lent. */
-static bool is_due(const struct ring *ring, const struct ring_pull *pull)
+static bool ring_is_due(const struct ring *ring, const struct ring_pull *pull)
 {
     for (const struct ring_pull *p = ring->pulls; p < pull; p++)
         if (p->worker == pull->worker && !p->slot)
@@ -117,7 +117,7 @@ bool ring_awaits(const struct ring *ring, uint32_t worker)
 
     while (p < end && (p->worker != worker || p->slot))
         p++;
-    return p < end && p->answered && is_due(ring, p);
+    return p < end && p->answered && ring_is_due(ring, p);
 }
 
 /* ---- lending ---------------------------------------------------------------------------------------------------- */
@@ -132,15 +132,15 @@ static bool is_void(const struct ring_step *step, const struct ring_pull *p)
 static bool lend_one(struct ring *ring, const struct ring_step *step, struct ring_act *out)
 {
     for (struct ring_pull *p = ring->pulls; p < ring->pulls + ring->n_pulls; p++) {
-        if (!waits(p))
+        if (!ring_waits(p))
             continue;
         *out = (struct ring_act){.kind = RING_VOID, .worker = p->worker, .unit = p->unit, .version = p->version};
         if (is_void(step, p)) {
             remove_pull(ring, p);
             return true;
         }
-        struct ring_slot *slot = find_slot(ring, p->unit, p->turn);
-        if (!slot || slot->fetching || !is_due(ring, p) || !step->is_whole(step->context, p->unit, p->version))
+        struct ring_slot *slot = ring_find_slot(ring, p->unit, p->turn);
+        if (!slot || slot->fetching || !ring_is_due(ring, p) || !step->is_whole(step->context, p->unit, p->version))
             continue;
         p->slot = slot;
         slot->n_readers++;
@@ -154,23 +154,23 @@ static bool lend_one(struct ring *ring, const struct ring_step *step, struct rin
 
 /* ---- fetching --------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(const struct ring *ring, const struct ring_slot *slot)
+static bool ring_is_wanted(const struct ring *ring, const struct ring_slot *slot)
 {
     for (const struct ring_pull *p = ring->pulls; p < ring->pulls + ring->n_pulls; p++)
-        if (waits(p) && p->unit == slot->unit && p->turn == slot->turn)
+        if (ring_waits(p) && p->unit == slot->unit && p->turn == slot->turn)
             return true;
     return false;
 }
 
 /* An empty one; else the one that was lent or fetched longest ago, that nobody reads, or waits for unless `due`. */
-static struct ring_slot *find_free(struct ring *ring, bool due)
+static struct ring_slot *ring_find_free(struct ring *ring, bool due)
 {
     struct ring_slot *best = NULL;
 
     for (struct ring_slot *slot = ring->slots; slot < ring->slots + ring->n_slots; slot++) {
         if (!slot->taken)
             return slot;
-        if (slot->n_readers == 0 && !slot->fetching && (due || !is_wanted(ring, slot)) &&
+        if (slot->n_readers == 0 && !slot->fetching && (due || !ring_is_wanted(ring, slot)) &&
             (!best || slot->used < best->used))
             best = slot;
     }
@@ -185,11 +185,11 @@ bool ring_is_fetching(const struct ring *ring, uint64_t version)
     return false;
 }
 
-static bool fetch(struct ring *ring, const struct ring_step *step, uint32_t unit, uint64_t turn, bool due,
-                  struct ring_act *out)
+static bool ring_fetch(struct ring *ring, const struct ring_step *step, uint32_t unit, uint64_t turn, bool due,
+                       struct ring_act *out)
 {
     const uint64_t version = step->version(step->context, unit, turn);
-    struct ring_slot *slot = find_free(ring, due);
+    struct ring_slot *slot = ring_find_free(ring, due);
 
     if (!slot || version < step->lowest)
         return false;
@@ -202,7 +202,8 @@ static bool fetch(struct ring *ring, const struct ring_step *step, uint32_t unit
 static bool fetch_one(struct ring *ring, const struct ring_step *step, struct ring_act *out)
 {
     for (struct ring_pull *p = ring->pulls; p < ring->pulls + ring->n_pulls; p++)
-        if (waits(p) && !find_slot(ring, p->unit, p->turn) && fetch(ring, step, p->unit, p->turn, is_due(ring, p), out))
+        if (ring_waits(p) && !ring_find_slot(ring, p->unit, p->turn) &&
+            ring_fetch(ring, step, p->unit, p->turn, ring_is_due(ring, p), out))
             return true;
     return false;
 }
@@ -213,8 +214,8 @@ static bool fetch_ahead(struct ring *ring, const struct ring_step *step, struct 
     uint64_t turn;
 
     ring->ahead = UINT32_MAX;
-    return unit != UINT32_MAX && step->find(step->context, unit, &turn) && !find_slot(ring, unit, turn) &&
-           fetch(ring, step, unit, turn, false, out);
+    return unit != UINT32_MAX && step->find(step->context, unit, &turn) && !ring_find_slot(ring, unit, turn) &&
+           ring_fetch(ring, step, unit, turn, false, out);
 }
 
 void ring_fetched(struct ring *ring, uint32_t slot)

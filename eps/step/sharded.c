@@ -20,7 +20,7 @@ static void on_notify(void *data)
     uv_async_send(data);
 }
 
-static void free_all(struct sharded *s)
+static void sharded_free_all(struct sharded *s)
 {
     for (uint32_t h = 0; s->others && h < s->n; h++)
         free(s->others[h].messages);
@@ -45,7 +45,7 @@ static bool grow_messages(struct sharded_host *other)
 }
 
 /* The pages of the inbox are taken as slices come, and given back after each job. */
-static int take_memory(struct sharded *s)
+static int sharded_take_memory(struct sharded *s)
 {
     const size_t slot_bytes = MODEL_SLICE * sizeof(float);
 
@@ -79,7 +79,7 @@ int sharded_start(struct sharded **out, const struct sharded_options *options, s
                           .hosts = options->hosts,
                           .host = options->host,
                           .n = options->n};
-    int rc = take_memory(s);
+    int rc = sharded_take_memory(s);
     const struct hosts_options transport = {.n_slots = SHARDED_SLOTS,
                                             .slot_bytes = MODEL_SLICE * sizeof(float),
                                             .inbox = s->inbox,
@@ -89,7 +89,7 @@ int sharded_start(struct sharded **out, const struct sharded_options *options, s
     rc = rc ? error_set(err, rc, "no memory for the slots of %u hosts", s->n - 1)
             : s->ops->start(s->hosts, &transport, err);
     if (rc) {
-        free_all(s);
+        sharded_free_all(s);
         return rc;
     }
     s->peers->host = s->host;
@@ -107,7 +107,7 @@ void sharded_close(struct sharded *s)
     if (s->hosts)
         s->ops->close(s->hosts);
     s->steps->sharded = NULL;
-    free_all(s);
+    sharded_free_all(s);
 }
 
 bool sharded_is_over(const struct sharded *s, const char **lost)
@@ -173,7 +173,7 @@ void sharded_announce(struct sharded *s, const struct host_message *message)
         sharded_say(s, 0, message);
 }
 
-static void on_room(struct sharded *s, uint32_t to)
+static void sharded_on_room(struct sharded *s, uint32_t to)
 {
     struct sharded_host *other = &s->others[to];
     size_t n = 0;
@@ -210,7 +210,7 @@ static void hear_asked(struct sharded *s, uint32_t from, bool is_announced)
         sharded_say(s, from, &(struct host_message){.kind = HOST_ASKED});
 }
 
-static void name_host(const struct sharded *s, uint32_t host, struct error *out)
+static void sharded_name_host(const struct sharded *s, uint32_t host, struct error *out)
 {
     const struct sharded_host *h = &s->others[host];
 
@@ -225,7 +225,7 @@ enum sharded_announced sharded_judge(const struct sharded *s, struct error *out)
 
     for (uint32_t h = 0; h < s->n; h++) {
         if (h != s->host && !s->others[h].has_answered) {
-            name_host(s, h, out);
+            sharded_name_host(s, h, out);
             return SHARDED_ONE_SILENT;
         }
         all = all && (h == s->host || s->others[h].is_announced);
@@ -367,7 +367,7 @@ static void on_fetched(struct sharded *s, uint64_t token)
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-static void on_message(struct sharded *s, uint32_t from, const struct host_message *message)
+static void sharded_on_message(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     switch (message->kind) {
     case HOST_JOB:
@@ -435,7 +435,7 @@ static void say_lost(struct sharded *s, uint32_t host, const char *why)
     const int n = snprintf(plain, sizeof plain, "host %u", host);
     struct error name;
 
-    name_host(s, host, &name);
+    sharded_name_host(s, host, &name);
     if (strncmp(why, plain, (size_t)n) == 0 && why[n] == ' ')
         snprintf(s->lost, sizeof s->lost, "%.100s%.400s", name.text, why + n);
     else
@@ -455,7 +455,7 @@ static void on_lost(struct sharded *s, uint32_t host, const char *why)
     s->job->lent = false;
 }
 
-static void on_event(struct sharded *s, const struct hosts_event *e)
+static void sharded_on_event(struct sharded *s, const struct hosts_event *e)
 {
     struct host_message message = {.kind = HOST_KINDS};
 
@@ -463,10 +463,10 @@ static void on_event(struct sharded *s, const struct hosts_event *e)
         host_message_decode(&message, e->message, e->message_bytes);
     switch (e->kind) {
     case HOSTS_MESSAGE:
-        on_message(s, e->host, &message);
+        sharded_on_message(s, e->host, &message);
         break;
     case HOSTS_ROOM:
-        on_room(s, e->host);
+        sharded_on_room(s, e->host);
         break;
     case HOSTS_SLICE:
         if (job_is_open(s->job) && !s->end_said)
@@ -493,7 +493,7 @@ bool sharded_go_on(struct sharded *s)
     if (s->is_lost)
         return false;
     if (s->ops->next(s->hosts, &event)) {
-        on_event(s, &event);
+        sharded_on_event(s, &event);
         return true;
     }
     if (announce_here(s) || sharded_begin_next(s) || announce_stop(s) || announce_workers(s) || sharded_job_go_on(s))

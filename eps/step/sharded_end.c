@@ -23,7 +23,7 @@ static void note_unit(struct sharded *s, uint32_t unit, enum sharded_unit flag)
 }
 
 /* A table that is kept here is copied into its other buffer, if it has two. */
-static void on_updated(struct sharded *s, uint32_t from, const struct host_message *w)
+static void sharded_end_on_updated(struct sharded *s, uint32_t from, const struct host_message *w)
 {
     const struct job *job = s->job;
     const struct store *store = &job->store;
@@ -121,7 +121,7 @@ static void hear_verdict(struct sharded *s, const struct host_message *message)
         on_verdict(s, message->x);
 }
 
-static void decide(struct sharded *s, uint64_t step)
+static void sharded_end_decide(struct sharded *s, uint64_t step)
 {
     const double norm = s->any_skipped ? NAN : fence_norm(&s->steps->fence);
 
@@ -137,7 +137,7 @@ static void note_covered(struct sharded *s, uint32_t host, uint64_t step, bool s
         if (s->others[h].covered <= step)
             return;
     if (job_is_fenced(s->job))
-        decide(s, step);
+        sharded_end_decide(s, step);
     else
         steps_on_covered(s->steps, step);
 }
@@ -312,7 +312,7 @@ static bool announce_save(struct sharded *s)
 void sharded_on_message_of_end(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     if (message->kind == HOST_UPDATED)
-        on_updated(s, from, message);
+        sharded_end_on_updated(s, from, message);
     else if (message->kind == HOST_SQUARES)
         on_squares(s, from, message);
     else if (message->kind == HOST_COVERED)

@@ -43,7 +43,7 @@ void sharded_forward(struct sharded *s)
     sharded_say_all(s, &(struct host_message){.kind = HOST_JOB, .job = job->id, .bytes = s->text_bytes});
 }
 
-static void refuse(struct sharded *s, int code, const char *why)
+static void sharded_job_refuse(struct sharded *s, int code, const char *why)
 {
     struct host_message message = {.kind = HOST_END, .code = code};
 
@@ -78,7 +78,7 @@ bool sharded_begin_next(struct sharded *s)
                                        .token = SHARDED_TOKEN_REQUEST};
     s->n_left_text = s->text ? sharded_fetch(s, &text) : 0;
     if (s->n_left_text == 0)
-        refuse(s, -ENOMEM, "out of memory");
+        sharded_job_refuse(s, -ENOMEM, "out of memory");
     return true;
 }
 
@@ -94,12 +94,12 @@ bool sharded_take_request(struct sharded *s, struct forward *out)
         return false;
     }
     if (s->stops) {
-        refuse(s, -ECANCELED, "the daemon was stopped");
+        sharded_job_refuse(s, -ECANCELED, "the daemon was stopped");
         return false;
     }
     const int rc = forward_open(out, s->text, s->text_bytes, &err);
     if (rc)
-        refuse(s, rc, err.text);
+        sharded_job_refuse(s, rc, err.text);
     return rc == 0;
 }
 
@@ -117,7 +117,7 @@ void sharded_begun(struct sharded *s, const struct forward *forward)
 }
 
 /* The job has its memory: opens `own`, whose workers are the hosts. -ENOMEM. */
-static int open_own(struct sharded *s)
+static int sharded_job_open_own(struct sharded *s)
 {
     struct job *job = s->job;
     const struct message *m = &job->request;
@@ -164,7 +164,7 @@ void sharded_get_ready(struct sharded *s)
 {
     struct job *job = s->job;
 
-    const int rc = open_own(s);
+    const int rc = sharded_job_open_own(s);
     if (rc) {
         job_end(job, rc, "out of memory");
         return;
@@ -250,7 +250,7 @@ static bool get_quiet(struct sharded *s)
     return true;
 }
 
-static void forget_job(struct sharded *s)
+static void sharded_job_forget_job(struct sharded *s)
 {
     for (uint32_t r = 0; r < HOSTS_REGIONS; r++)
         s->ops->expose(s->hosts, r, NULL, 0);
@@ -275,7 +275,7 @@ static bool part(struct sharded *s)
             return false;
     for (uint32_t h = 0; h < s->n; h++)
         s->others[h].n_quiet -= h != s->host;
-    forget_job(s);
+    sharded_job_forget_job(s);
     return true;
 }
 

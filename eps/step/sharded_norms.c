@@ -20,7 +20,7 @@ static bool remembers(const struct sharded *s, uint32_t unit)
 /* ---- other hosts' units ----------------------------------------------------------------------------------------- */
 
 /* Fetches the norms of this host's rows from the unit's owner: in each map they lie one behind the other. */
-static void fetch(struct sharded *s, uint32_t unit)
+static void sharded_norms_fetch(struct sharded *s, uint32_t unit)
 {
     const struct job *job = s->job;
     const struct plan_goal *goal = job_goal(job);
@@ -65,7 +65,7 @@ void sharded_on_norms(struct sharded *s, uint32_t from, const struct host_messag
     }
     s->norms_told[unit] = message->step + 1;
     if (may_fetch(s, unit))
-        fetch(s, unit);
+        sharded_norms_fetch(s, unit);
 }
 
 void sharded_on_norms_fetched(struct sharded *s, uint32_t unit, bool is_last)
@@ -89,11 +89,11 @@ void sharded_open_norms(struct sharded *s)
     for (uint32_t u = 0; u < s->job->model.n_units && job_is_open(s->job); u++) {
         s->n_untold += s->owner[u] == s->host && remembers(s, u);
         if (remembers(s, u) && may_fetch(s, u))
-            fetch(s, u);
+            sharded_norms_fetch(s, u);
     }
 }
 
-static bool has_room(const struct sharded *s)
+static bool sharded_norms_has_room(const struct sharded *s)
 {
     for (uint32_t h = 0; h < s->n; h++)
         if (s->others[h].n_messages > 0)
@@ -104,7 +104,7 @@ static bool has_room(const struct sharded *s)
 /* Copies the norms of one unit to the minibatch and tells the others: of the lowest, which workers pull first. */
 bool sharded_norms_go_on(struct sharded *s)
 {
-    if (s->n_untold == 0 || s->announced_covered || !has_room(s))
+    if (s->n_untold == 0 || s->announced_covered || !sharded_norms_has_room(s))
         return false;
     const uint64_t step = s->n_opened - 1;
     for (uint32_t u = s->job->store.own.first; u < s->job->store.own.end; u++) {

@@ -10,7 +10,7 @@ static_assert((int)RING_WAITING == (int)STEPS_MAX_PULLS && (int)PEERS_MAX_WORKER
 /* ---- what the ring asks ----------------------------------------------------------------------------------------- */
 
 /* What is frozen is never overwritten. */
-static uint64_t version_of(const void *context, uint32_t unit, uint64_t turn)
+static uint64_t sharded_ring_version_of(const void *context, uint32_t unit, uint64_t turn)
 {
     const struct sharded *s = context;
     const struct job *job = s->job;
@@ -33,7 +33,7 @@ static bool counts(const void *context, uint32_t worker, uint64_t version)
            relay_has_part(s->job->relay, worker);
 }
 
-static bool find(const void *context, uint32_t unit, uint64_t *turn)
+static bool sharded_ring_find(const void *context, uint32_t unit, uint64_t *turn)
 {
     const struct sharded *s = context;
 
@@ -43,7 +43,7 @@ static bool find(const void *context, uint32_t unit, uint64_t *turn)
     return true;
 }
 
-static bool is_whole(const void *context, uint32_t unit, uint64_t version)
+static bool sharded_ring_is_whole(const void *context, uint32_t unit, uint64_t version)
 {
     return sharded_has_norms(context, unit, version);
 }
@@ -80,7 +80,7 @@ static uint32_t fetch_some(struct sharded *s, const struct ring_act *act, uint32
 }
 
 /* The owner's frozen weights are in its first buffer. */
-static void fetch(struct sharded *s, const struct ring_act *act)
+static void sharded_ring_fetch(struct sharded *s, const struct ring_act *act)
 {
     const struct job *job = s->job;
     const struct model_unit *unit = &job->model.units[act->unit];
@@ -95,7 +95,7 @@ static void fetch(struct sharded *s, const struct ring_act *act)
         ring_fetched(&s->ring, act->slot);
 }
 
-static void answer(struct sharded *s, const struct ring_act *act)
+static void sharded_ring_answer(struct sharded *s, const struct ring_act *act)
 {
     struct peer *worker = peer_find(s->peers->first, act->worker);
     const uint64_t at = store_ring_at(&s->job->store, act->slot);
@@ -118,10 +118,10 @@ bool sharded_ring_go_on(struct sharded *s)
 {
     const struct ring_step step = {.lowest = s->announced_covered || s->n_opened == 0 ? s->n_opened : s->n_opened - 1,
                                    .context = s,
-                                   .version = version_of,
+                                   .version = sharded_ring_version_of,
                                    .counts = counts,
-                                   .find = find,
-                                   .is_whole = is_whole};
+                                   .find = sharded_ring_find,
+                                   .is_whole = sharded_ring_is_whole};
     struct ring_act act;
 
     if (!ring_next(&s->ring, &step, &act)) {
@@ -129,8 +129,8 @@ bool sharded_ring_go_on(struct sharded *s)
         return false;
     }
     if (act.kind == RING_FETCH)
-        fetch(s, &act);
+        sharded_ring_fetch(s, &act);
     else
-        answer(s, &act);
+        sharded_ring_answer(s, &act);
     return true;
 }

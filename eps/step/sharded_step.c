@@ -131,7 +131,7 @@ void sharded_on_fold(struct sharded *s, const struct relay_action *a)
         updater_submit(s->peers->updater, &work);
 }
 
-static void on_checked(struct sharded *s, const struct updater_task *work)
+static void sharded_step_on_checked(struct sharded *s, const struct updater_task *work)
 {
     struct sharded_slice *x = find_slice(s, work->unit, work->slice);
 
@@ -143,7 +143,7 @@ static void on_checked(struct sharded *s, const struct updater_task *work)
 }
 
 /* A slot of the owner that the slice may go into; SHARDED_SLOTS: none. */
-static uint32_t find_slot(const struct sharded_host *owner, const struct contribution_name *name)
+static uint32_t sharded_step_find_slot(const struct sharded_host *owner, const struct contribution_name *name)
 {
     const struct host_message *grant = &owner->grant;
     uint32_t k = 1;
@@ -157,13 +157,14 @@ static uint32_t find_slot(const struct sharded_host *owner, const struct contrib
 }
 
 /* The first that can be sent. A slice must not overtake the messages before it. */
-static struct sharded_slice *find_next(struct sharded *s, uint32_t *slot)
+static struct sharded_slice *sharded_step_find_next(struct sharded *s, uint32_t *slot)
 {
     struct sharded_slice *next = NULL;
 
     for (struct sharded_slice *x = s->queue; x < s->queue + s->n_queue; x++) {
         const struct sharded_host *owner = &s->others[s->owner[x->unit]];
-        const uint32_t k = x->checked && owner->n_messages == 0 ? find_slot(owner, &x->name) : SHARDED_SLOTS;
+        const uint32_t k =
+            x->checked && owner->n_messages == 0 ? sharded_step_find_slot(owner, &x->name) : SHARDED_SLOTS;
         if (k == SHARDED_SLOTS || (next && !is_before(&x->name, &next->name)))
             continue;
         next = x;
@@ -172,7 +173,7 @@ static struct sharded_slice *find_next(struct sharded *s, uint32_t *slot)
     return next;
 }
 
-static void free_slot(struct sharded *s, uint32_t host, uint32_t slot)
+static void sharded_step_free_slot(struct sharded *s, uint32_t host, uint32_t slot)
 {
     if (host == s->host) {
         sharded_on_freed(s, host, slot);
@@ -186,7 +187,7 @@ static void free_slot(struct sharded *s, uint32_t host, uint32_t slot)
 static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, const struct host_message *message)
 {
     if (s->own_skipped) {
-        free_slot(s, host, slot);
+        sharded_step_free_slot(s, host, slot);
         return;
     }
     sharded_feed(s, &(struct relay_event){.kind = RELAY_CONTRIBUTION,
@@ -201,7 +202,7 @@ static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, c
 static bool send_next(struct sharded *s)
 {
     uint32_t slot;
-    struct sharded_slice *x = find_next(s, &slot);
+    struct sharded_slice *x = sharded_step_find_next(s, &slot);
     uint8_t buf[HOST_MESSAGE_MAX_BYTES];
 
     if (!x)
@@ -276,7 +277,7 @@ void sharded_submit(struct sharded *s, const struct relay_action *a)
     updater_submit(s->peers->updater, &work);
 }
 
-static void grant(struct sharded *s, const struct relay_action *a)
+static void sharded_step_grant(struct sharded *s, const struct relay_action *a)
 {
     struct sharded_host *own = &s->others[s->host];
     const struct host_message message = {
@@ -297,7 +298,7 @@ static void end_changed(struct job *job, uint64_t step)
 }
 
 /* Carries out one action of own. Whatever local must hear is left for sharded_go_on. */
-static void act(struct sharded *s, const struct relay_action *a)
+static void sharded_step_act(struct sharded *s, const struct relay_action *a)
 {
     switch (a->kind) {
     case RELAY_FOLD:
@@ -310,10 +311,10 @@ static void act(struct sharded *s, const struct relay_action *a)
             sharded_submit(s, a);
         break;
     case RELAY_FREE:
-        free_slot(s, a->worker, a->slot);
+        sharded_step_free_slot(s, a->worker, a->slot);
         break;
     case RELAY_GRANT:
-        grant(s, a);
+        sharded_step_grant(s, a);
         break;
     case RELAY_COVERED:
         s->own_covered = true;
@@ -356,10 +357,10 @@ void sharded_feed(struct sharded *s, const struct relay_event *event)
     if (n < 0)
         job_end(job, -ENOMEM, "out of memory");
     for (int i = 0; i < n && job_is_open(job); i++)
-        act(s, &actions[i]);
+        sharded_step_act(s, &actions[i]);
 }
 
-static void feed_loss(struct sharded *s, uint32_t host, const struct host_message *message)
+static void sharded_step_feed_loss(struct sharded *s, uint32_t host, const struct host_message *message)
 {
     s->steps->part_loss[message->part] = message->x;
     s->steps->part_rewards[message->part] = message->rewards;
@@ -377,12 +378,12 @@ void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
         .kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum, .rewards = s->steps->part_rewards[part]};
 
     sharded_say_all(s, &message);
-    feed_loss(s, s->host, &message);
+    sharded_step_feed_loss(s, s->host, &message);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static void open_own(struct sharded *s, uint64_t step)
+static void sharded_step_open_own(struct sharded *s, uint64_t step)
 {
     struct job *job = s->job;
     const struct model *model = &job->model;
@@ -412,7 +413,7 @@ static void take_held(struct sharded *s)
 
     s->n_held = 0;
     for (uint32_t i = 0; i < n && job_is_open(s->job); i++)
-        feed_loss(s, s->held_from[i], &s->held[i]);
+        sharded_step_feed_loss(s, s->held_from[i], &s->held[i]);
     for (uint32_t h = 0; h < s->n; h++)
         for (uint32_t k = 0; k < SHARDED_SLOTS; k++) {
             struct sharded_slot *slot = &s->others[h].slots[k];
@@ -454,14 +455,14 @@ void sharded_open_step(struct sharded *s, const struct message *m)
     s->hyper = steps_hyper(s->job, m);
     steps_clear(s->steps);
     ring_begin(&s->ring, m->open_step.step);
-    open_own(s, m->open_step.step);
+    sharded_step_open_own(s, m->open_step.step);
     if (m->open_step.step == s->job->request.job.step)
         announce_readers(s);
     sharded_open_norms(s);
     take_held(s);
 }
 
-static void on_open(struct sharded *s, const struct host_message *w)
+static void sharded_step_on_open(struct sharded *s, const struct host_message *w)
 {
     const struct job *job = s->job;
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
@@ -498,7 +499,7 @@ void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const str
         feed_contribution(s, from, slot, message);
 }
 
-static void on_loss(struct sharded *s, uint32_t from, const struct host_message *message)
+static void sharded_step_on_loss(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     if (message->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
         job_end(s->job, -EPROTO, "host %u tells of a loss that cannot be", from);
@@ -508,7 +509,7 @@ static void on_loss(struct sharded *s, uint32_t from, const struct host_message 
         s->held_from[s->n_held] = from;
         s->held[s->n_held++] = *message;
     } else {
-        feed_loss(s, from, message);
+        sharded_step_feed_loss(s, from, message);
     }
 }
 
@@ -524,7 +525,7 @@ void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
 {
     switch (work->kind) {
     case UPDATER_CHECK:
-        on_checked(s, work);
+        sharded_step_on_checked(s, work);
         break;
     case UPDATER_FOLD:
         feed_folded(s, work);
@@ -540,9 +541,9 @@ void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
 void sharded_on_message_of_step(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     if (message->kind == HOST_OPEN) {
-        on_open(s, message);
+        sharded_step_on_open(s, message);
     } else if (message->kind == HOST_LOSS) {
-        on_loss(s, from, message);
+        sharded_step_on_loss(s, from, message);
     } else if (message->kind == HOST_GRANT) {
         s->others[from].is_granted = true;
         s->others[from].grant = *message;

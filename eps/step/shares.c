@@ -21,7 +21,7 @@ static uint32_t list_taken(struct job *job, struct job_seat *seats[PEERS_MAX_WOR
     return n;
 }
 
-static void divide(struct job *job, struct job_seat *const *seats, uint32_t n)
+static void shares_divide(struct job *job, struct job_seat *const *seats, uint32_t n)
 {
     struct throughput_share shares[PEERS_MAX_WORKERS];
 
@@ -41,7 +41,7 @@ void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
     uint32_t p = 0;
 
     if (!job->divided)
-        divide(job, seats, n);
+        shares_divide(job, seats, n);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < seats[i]->n_parts; j++)
             owners[p++] = seats[i]->peer;

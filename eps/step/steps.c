@@ -248,7 +248,7 @@ static void send_slot(const struct job *job, struct peer *worker, const struct r
 
 /* Carries out one action. The job may have ended when this returns. A worker that has left, or has not joined yet, is
  * told nothing; one that joins hears of its share then. */
-static void act(struct steps *steps, const struct relay_action *a)
+static void steps_act(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
     struct peer *worker = find_worker(job, a->worker);
@@ -358,7 +358,7 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
     if (n < 0)
         job_end(job, -ENOMEM, "out of memory");
     for (int i = 0; i < n && job_is_open(job) && !damage_is_pending(job); i++)
-        act(steps, &actions[i]);
+        steps_act(steps, &actions[i]);
     if (!damage_is_pending(job))
         note_arrival(steps);
 }
@@ -418,7 +418,7 @@ static bool take_entries(struct job *job, const struct message *m)
     return rc == 0;
 }
 
-static void begin_step(struct steps *steps, const struct message *m)
+static void steps_begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
@@ -483,7 +483,7 @@ static void begin_ahead(struct steps *steps, const struct message *m)
 
 /* A step that drops blocks, of which nobody waits for weights, may not be ahead of its turn: its losses could come
  * before the step before is done. */
-static bool is_due(const struct steps *steps)
+static bool steps_is_due(const struct steps *steps)
 {
     const struct job *job = steps->job;
     const struct model_drop *drop = &steps->ahead.open_step.drop;
@@ -495,10 +495,10 @@ static bool is_due(const struct steps *steps)
 bool steps_begin_ahead(struct steps *steps)
 {
     if (!steps->has_ahead || steps_rewires_before(steps, steps->ahead.open_step.step) || !job_has_room(steps->job) ||
-        !is_due(steps))
+        !steps_is_due(steps))
         return false;
     steps->has_ahead = false;
-    begin_step(steps, &steps->ahead);
+    steps_begin_step(steps, &steps->ahead);
     return true;
 }
 

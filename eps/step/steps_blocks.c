@@ -37,7 +37,7 @@ uint32_t steps_leave_out(struct steps *steps, const struct message *open)
 }
 
 /* True if a block that is neither dropped nor frozen, or a layer beside the blocks, is trained. */
-static bool trains(const struct model *model, const struct message *m)
+static bool steps_blocks_trains(const struct model *model, const struct message *m)
 {
     for (uint32_t i = 0; i < model->n_trained_visits; i++)
         if (model_drop_trains(&m->open_step.drop, &m->open_step.frozen, model, model->trained_visits[i]))
@@ -54,5 +54,5 @@ bool steps_may_compute(const struct job *job, const struct message *m)
            (model_drop_is_empty(frozen) || (job_goal(job)->chooses && !model_drop_exceeds(frozen, n))) &&
            (m->open_step.order.n == 0 ||
             (job_goal(job)->chooses && model_order_is_valid(&m->open_step.order, drop, &job->model))) &&
-           trains(&job->model, m);
+           steps_blocks_trains(&job->model, m);
 }

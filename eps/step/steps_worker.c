@@ -118,7 +118,7 @@ static bool is_stale(const struct steps *steps, const struct peer *worker, const
 
 /* A pull of a step that nobody has opened would wait for ever. One of a unit that there is none of is the relay's to
  * refuse, as all else that breaks its rules. */
-static void on_pull(struct steps *steps, struct peer *worker, const struct message *m)
+static void steps_worker_on_pull(struct steps *steps, struct peer *worker, const struct message *m)
 {
     const struct job *job = steps->job;
     const uint64_t version = m->pull.version;
@@ -154,7 +154,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         return;
     }
     if (from->kind == MESSAGE_PULL) {
-        on_pull(steps, worker, from);
+        steps_worker_on_pull(steps, worker, from);
         return;
     }
     if (from->kind == MESSAGE_DIGEST) {

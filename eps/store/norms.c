@@ -46,7 +46,7 @@ static bool is_own(const struct norms *norms, uint32_t map)
 }
 
 /* The index of a unit's first map among the own ones. */
-static uint32_t first_of(const struct norms *norms, const struct model_unit *unit)
+static uint32_t norms_first_of(const struct norms *norms, const struct model_unit *unit)
 {
     assert(is_own(norms, unit->first_norm_map));
     return unit->first_norm_map - norms->first_map;
@@ -55,12 +55,12 @@ static uint32_t first_of(const struct norms *norms, const struct model_unit *uni
 uint16_t *norms_of(const struct norms *norms, const struct model_unit *unit, uint32_t i)
 {
     assert(i < unit->n_norm_maps);
-    return norms->cache + (size_t)(first_of(norms, unit) + i) * norms->n_entries;
+    return norms->cache + (size_t)(norms_first_of(norms, unit) + i) * norms->n_entries;
 }
 
 static uint16_t *pending_of(const struct norms *norms, const struct model_unit *unit, uint32_t part)
 {
-    return norms->pending + first_of(norms, unit) * tokens_of(norms) + part * unit->n_norms;
+    return norms->pending + norms_first_of(norms, unit) * tokens_of(norms) + part * unit->n_norms;
 }
 
 int norms_open_step(struct norms *norms, uint64_t step, const uint32_t *entries, uint32_t n_tokens, struct error *err)
@@ -91,9 +91,9 @@ void norms_gather(struct norms *norms, const struct model *model, uint32_t unit,
     const struct model_unit *u = &model->units[unit];
     const struct norms_step *s = &norms->steps[step % 2];
 
-    if (u->n_norm_maps == 0 || norms->gathered[first_of(norms, u)] == step + 1)
+    if (u->n_norm_maps == 0 || norms->gathered[norms_first_of(norms, u)] == step + 1)
         return;
-    norms->gathered[first_of(norms, u)] = step + 1;
+    norms->gathered[norms_first_of(norms, u)] = step + 1;
     for (uint32_t i = 0; i < u->n_norm_maps; i++) {
         const struct model_norm_map map = model_norm_map(model, unit, i, s->n_tokens);
         const uint16_t *const cache = norms_of(norms, u, i);

@@ -35,7 +35,7 @@ struct scratch {
     bool *pruned;           /* (most n) */
 };
 
-static struct scratch lay_out(const struct store *store)
+static struct scratch rewire_lay_out(const struct store *store)
 {
     const struct plan_rewire of = plan_rewire(store->model);
     char *const at = store->rewiring.room;
@@ -83,7 +83,7 @@ struct all {
     uint64_t n_changes;
 };
 
-static int visit_all(const void *of, sparse_visitor *visit, void *context)
+static int rewire_visit_all(const void *of, sparse_visitor *visit, void *context)
 {
     const struct all *const all = of;
     float some[SOME];
@@ -105,13 +105,13 @@ static float choose_threshold(const struct all *all, uint64_t n)
     struct sparse_least least;
     float threshold;
 
-    sparse_find_least(&least, visit_all, all, n - wanted);
+    sparse_find_least(&least, rewire_visit_all, all, n - wanted);
     memcpy(&threshold, &least.pattern, sizeof threshold);
     return threshold >= FLT_MIN ? threshold : REWIRE_THRESHOLD;
 }
 
 /* Marks elements below the threshold; of a piece that would lose all of them, all but the largest. */
-static void mark(const struct store *store, struct change *c, float threshold, bool *pruned)
+static void rewire_mark(const struct store *store, struct change *c, float threshold, bool *pruned)
 {
     float some[SOME], largest = -1;
     uint64_t at_largest = 0;
@@ -239,7 +239,7 @@ static void push_back(const struct array *a, const struct change *c, const bool 
 }
 
 /* Sorts in place (heapsort: Williams 1964). */
-static void sort(uint32_t *x, uint64_t n)
+static void rewire_sort(uint32_t *x, uint64_t n)
 {
     for (uint64_t begin = n / 2, end = n; end > 1;) {
         uint32_t value;
@@ -268,7 +268,7 @@ static void draw_ranks(uint32_t *ranks, const struct change *c, struct random_ke
 
     for (uint64_t i = 0; i < c->grown; i++)
         ranks[i] = (uint32_t)random_permute(key, i, n_free);
-    sort(ranks, c->grown);
+    rewire_sort(ranks, c->grown);
 }
 
 /* A piece's elements on their way to their new places. */
@@ -371,7 +371,7 @@ static void move_elements(const struct store *store, const struct change *c, con
 
 /* ---- all pieces ---- */
 
-static void adapt(struct store *store, const struct rewired *r)
+static void rewire_adapt(struct store *store, const struct rewired *r)
 {
     const double wanted = store->model->sparse.moved * (double)r->n;
     int *const doublings = &store->rewiring.doublings;
@@ -420,7 +420,7 @@ static void renew_sparse(struct store *store)
 struct rewired store_rewire(struct store *store, uint64_t version)
 {
     const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);
-    const struct scratch scratch = lay_out(store);
+    const struct scratch scratch = rewire_lay_out(store);
     struct rewired r = {0};
 
     if (!verify_sparse(store))
@@ -432,7 +432,7 @@ struct rewired store_rewire(struct store *store, uint64_t version)
         store->rewiring.begin = choose_threshold(&(struct all){store, scratch.changes, n}, r.n);
     r.threshold = rewire_threshold(store);
     for (uint64_t i = 0; i < n; i++) {
-        mark(store, &scratch.changes[i], r.threshold, scratch.pruned);
+        rewire_mark(store, &scratch.changes[i], r.threshold, scratch.pruned);
         r.pruned += scratch.changes[i].pruned;
     }
     r.grown = distribute(scratch.changes, n, r.pruned, key);
@@ -440,13 +440,13 @@ struct rewired store_rewire(struct store *store, uint64_t version)
         struct change *const c = &scratch.changes[i];
         if (c->pruned == 0 && c->grown == 0)
             continue;
-        mark(store, c, r.threshold, scratch.pruned);
+        rewire_mark(store, c, r.threshold, scratch.pruned);
         draw_ranks(scratch.ranks, c,
                    random_site_key(store->options.seed, version, c->piece->tensor + 1, RANDOM_PLACES));
         move_elements(store, c, &scratch);
     }
     renew_sparse(store);
-    adapt(store, &r);
+    rewire_adapt(store, &r);
     store->rewiring.version = version;
     return r;
 }

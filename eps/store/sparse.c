@@ -114,7 +114,7 @@ struct choice {
     uint64_t n;
 };
 
-static void choose(void *context, uint64_t at, uint32_t pattern)
+static void sparse_choose(void *context, uint64_t at, uint32_t pattern)
 {
     struct choice *c = context;
     const bool is_equal = pattern == c->least.pattern && c->least.n_equal > 0;
@@ -138,7 +138,7 @@ int store_choose_places(const struct store *store, uint32_t unit, const struct m
 
     memset(choice.to.places, 0, choice.to.rows * choice.to.words * sizeof *choice.to.places);
     if (rc == 0)
-        rc = visit_piece(&all, choose, &choice);
+        rc = visit_piece(&all, sparse_choose, &choice);
     choice.to.starts[choice.to.rows] = (uint32_t)choice.n;
     return rc;
 }
@@ -155,7 +155,7 @@ struct outgoing {
     float values[SOME];
 };
 
-static void flush(struct outgoing *out)
+static void sparse_flush(struct outgoing *out)
 {
     const struct parameters p = store_parameters(out->store, out->unit, out->piece->offset + out->at, out->n, 0);
 
@@ -164,11 +164,11 @@ static void flush(struct outgoing *out)
     out->n = 0;
 }
 
-static void put(struct outgoing *out, float value)
+static void store_sparse_put(struct outgoing *out, float value)
 {
     out->values[out->n++] = value;
     if (out->n == SOME)
-        flush(out);
+        sparse_flush(out);
 }
 
 /* Those of the columns first .. first+n-1 of a row that have an element. */
@@ -176,7 +176,7 @@ static void put_columns(struct outgoing *out, const struct sparse_places *p, uin
                         const float *values)
 {
     for (uint64_t column = sparse_next(p, row, first); column < first + n; column = sparse_next(p, row, column + 1))
-        put(out, values[column - first]);
+        store_sparse_put(out, values[column - first]);
 }
 
 int store_fill_places(const struct store *store, uint32_t unit, const struct model_piece *piece,
@@ -195,9 +195,9 @@ int store_fill_places(const struct store *store, uint32_t unit, const struct mod
                 put_columns(&out, &p, row, first, n, some);
         }
     while (rc == 0 && out.at + out.n < p.n)
-        put(&out, 0);
+        store_sparse_put(&out, 0);
     if (rc == 0 && out.n > 0)
-        flush(&out);
+        sparse_flush(&out);
     return rc;
 }
 

@@ -112,14 +112,15 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     return p;
 }
 
-static void note(struct store *store, enum ledger_category category, uint64_t bytes)
+static void store_note(struct store *store, enum ledger_category category, uint64_t bytes)
 {
     ledger_add(store->ledger, category, bytes);
     store->ledgered[category] += bytes;
 }
 
 /* Allocates a large block and enters it in the ledger. If bytes is 0: NULL, and returns 0. */
-static int take(void **out, struct store *store, struct memory *memory, enum ledger_category category, uint64_t bytes)
+static int store_take(void **out, struct store *store, struct memory *memory, enum ledger_category category,
+                      uint64_t bytes)
 {
     *out = NULL;
     if (bytes == 0)
@@ -127,7 +128,7 @@ static int take(void **out, struct store *store, struct memory *memory, enum led
     *out = memory_map(memory, bytes);
     if (!*out)
         return -ENOMEM;
-    note(store, category, bytes);
+    store_note(store, category, bytes);
     return 0;
 }
 
@@ -137,11 +138,11 @@ static void *take_table(struct store *store, size_t n, size_t size)
     void *table = calloc(n ? n : 1, size);
 
     if (table)
-        note(store, LEDGER_OTHER, ledger_table(n * size));
+        store_note(store, LEDGER_OTHER, ledger_table(n * size));
     return table;
 }
 
-static int take_weights(struct store *store, struct memory *memory, struct error *err)
+static int store_take_weights(struct store *store, struct memory *memory, struct error *err)
 {
     const uint64_t bytes = plan_weights_bytes(&store->own, store->options.n_ring);
     const uint64_t replay_bytes = store->options.replay ? plan_replay_bytes(&store->own) : 0;
@@ -149,8 +150,8 @@ static int take_weights(struct store *store, struct memory *memory, struct error
 
     if (rc != 0)
         return rc;
-    note(store, LEDGER_WEIGHTS, bytes);
-    note(store, LEDGER_REPLAY, replay_bytes);
+    store_note(store, LEDGER_WEIGHTS, bytes);
+    store_note(store, LEDGER_REPLAY, replay_bytes);
     memory_prepare(memory, store->weights.base, bytes + replay_bytes, true);
     return 0;
 }
@@ -180,7 +181,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     int rc = 0;
 
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) /* each *out is set */
-        if (take(blocks[i].out, store, memory, blocks[i].category, rc ? 0 : blocks[i].bytes) != 0)
+        if (store_take(blocks[i].out, store, memory, blocks[i].category, rc ? 0 : blocks[i].bytes) != 0)
             rc = error_set(err, -ENOMEM, "no memory for the %s, %" PRIu64 " bytes; choose a smaller model",
                            blocks[i].what, blocks[i].bytes);
     store->low = low;
@@ -197,7 +198,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     return rc;
 }
 
-static int take_tables(struct store *store, struct error *err)
+static int store_take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     const uint64_t rewire_bytes = plan_rewire(model).bytes;
@@ -217,11 +218,11 @@ static int take_tables(struct store *store, struct error *err)
     if (store->files && store_files_init(store->files, store, err) == 0 &&
         store_files_reserve(store->files, err) == 0) {
         plan_host_files(&files, model, store_moments(store));
-        note(store, LEDGER_OTHER, ledger_table(files.bytes));
+        store_note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
     if (checks_init(store) != 0)
         return error_set(err, -ENOMEM, "no memory for the sums of %u units (--check-memory)", model->n_units);
-    note(store, LEDGER_CHECKSUMS, checks_bytes(store));
+    store_note(store, LEDGER_CHECKSUMS, checks_bytes(store));
     if (rewire_bytes > 0) {
         store->rewiring.room = take_table(store, 1, rewire_bytes);
         store->rewiring.begin = REWIRE_THRESHOLD;
@@ -235,14 +236,14 @@ static int take_tables(struct store *store, struct error *err)
     return 0;
 }
 
-static int take_all(struct store *store, struct memory *memory, struct error *err)
+static int store_take_all(struct store *store, struct memory *memory, struct error *err)
 {
-    int rc = take_weights(store, memory, err);
+    int rc = store_take_weights(store, memory, err);
 
     if (rc == 0 && store->options.train)
         rc = take_blocks(store, memory, err);
     if (rc == 0 && store->options.train)
-        rc = take_tables(store, err);
+        rc = store_take_tables(store, err);
     if (rc == 0 && store->options.require_pinned)
         rc = memory_check_locked(memory, err);
     return rc;
@@ -262,7 +263,7 @@ static void zero_range(void *data, size_t begin, size_t n)
     pieces_zero(zero->pieces, zero->base + begin * zero->size, n * zero->size);
 }
 
-static void zero(const struct store *store, void *base, size_t size, uint64_t at, uint64_t n)
+static void store_zero(const struct store *store, void *base, size_t size, uint64_t at, uint64_t n)
 {
     struct zero zero = {store->options.pieces, (char *)base + at * size, size};
 
@@ -270,7 +271,7 @@ static void zero(const struct store *store, void *base, size_t size, uint64_t at
         team_run(n, zero_range, &zero);
 }
 
-static int touch(const struct store *store, struct error *err)
+static int store_touch(const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     const enum number_type precision = store->options.precision;
@@ -283,34 +284,34 @@ static int touch(const struct store *store, struct error *err)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
                 const uint64_t at = model->units[u].trained_offset - store->own.trained_offset + run.at;
                 for (uint32_t buffer = 0; buffer < (store->current ? 2 : 1); buffer++)
-                    zero(store, find_relayed(store, u, buffer, run.at), size, 0, run.n);
+                    store_zero(store, find_relayed(store, u, buffer, run.at), size, 0, run.n);
                 if (!store_owns(store, u))
                     continue;
-                zero(store, store->low, sizeof *store->low, at, run.n);
-                zero(store, store->m, sizeof *store->m, at, run.n);
-                zero(store, store->v, sizeof *store->v, at, run.n);
-                zero(store, store->m16, sizeof *store->m16, at, run.n);
-                zero(store, store->v16, sizeof *store->v16, at, run.n);
-                zero(store, store->held16, sizeof *store->held16, at, run.n);
+                store_zero(store, store->low, sizeof *store->low, at, run.n);
+                store_zero(store, store->m, sizeof *store->m, at, run.n);
+                store_zero(store, store->v, sizeof *store->v, at, run.n);
+                store_zero(store, store->m16, sizeof *store->m16, at, run.n);
+                store_zero(store, store->v16, sizeof *store->v16, at, run.n);
+                store_zero(store, store->held16, sizeof *store->held16, at, run.n);
                 if (store->sums && store->sums[u])
-                    zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
+                    store_zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
                 if (lower != UINT64_MAX && store_is_tied(model, u)) {
-                    zero(store, store->tied, sizeof *store->tied, lower + at, run.n);
-                    zero(store, store->tied16, sizeof *store->tied16, lower + at, run.n);
+                    store_zero(store, store->tied, sizeof *store->tied, lower + at, run.n);
+                    store_zero(store, store->tied16, sizeof *store->tied16, lower + at, run.n);
                 }
             }
     for (uint32_t u = 0; u < model->n_units; u++)
         if (store_keeps(store, u)) {
             const uint64_t at = model->units[u].n_trained * size, end = model_unit_bytes(&model->units[u], precision);
-            zero(store, find_unit(store, u, 0) + at, 1, 0, end - at);
+            store_zero(store, find_unit(store, u, 0) + at, 1, 0, end - at);
         }
     for (uint32_t slot = 0; slot < store->options.n_ring; slot++)
-        zero(store, (char *)store->weights.base + store_ring_at(store, slot), 1, 0, store->own.slot_bytes);
+        store_zero(store, (char *)store->weights.base + store_ring_at(store, slot), 1, 0, store->own.slot_bytes);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = store->own.accumulator_bytes / sizeof(float);
-        zero(store, store->accumulators, sizeof *store->accumulators, i * n, n);
+        store_zero(store, store->accumulators, sizeof *store->accumulators, i * n, n);
     }
-    zero(store, store->norms.gathered, 1, 0, store->ledgered[LEDGER_NORMS]);
+    store_zero(store, store->norms.gathered, 1, 0, store->ledgered[LEDGER_NORMS]);
     return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
@@ -334,7 +335,7 @@ static void place_sums(struct store *store)
 
 static int prepare_all(struct store *store, struct memory *memory, struct error *err)
 {
-    const int rc = take_all(store, memory, err);
+    const int rc = store_take_all(store, memory, err);
 
     store->denied = memory->denied;
     if (rc == 0)
@@ -376,7 +377,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
     }
     if (options->train)
         place_sums(store);
-    rc = touch(store, err);
+    rc = store_touch(store, err);
     if (rc != 0)
         store_free(store);
     return rc;

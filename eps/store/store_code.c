@@ -46,20 +46,20 @@ void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static size_t run_of(uint64_t left)
+static size_t store_code_run_of(uint64_t left)
 {
     return left < STORE_RUN ? (size_t)left : STORE_RUN;
 }
 
 /* Values that need no scale. */
-static int write_values(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t begin,
-                        uint64_t end, const struct store_source *source)
+static int store_code_write_values(const struct store *store, uint32_t unit, const struct model_piece *piece,
+                                   uint64_t begin, uint64_t end, const struct store_source *source)
 {
     float values[STORE_RUN];
     int rc = 0;
 
-    for (uint64_t at = begin; rc == 0 && at < end; at += run_of(end - at)) {
-        const size_t n = run_of(end - at);
+    for (uint64_t at = begin; rc == 0 && at < end; at += store_code_run_of(end - at)) {
+        const size_t n = store_code_run_of(end - at);
         const struct parameters p = store_parameters(store, unit, piece->offset + at, n, 0);
         rc = source->read(source->context, at, n, values);
         if (rc == 0)
@@ -76,14 +76,14 @@ static uint64_t group_end(uint64_t at, uint64_t group, uint64_t all)
     return end < all ? end : all;
 }
 
-static int write_blocks(const struct store_codes *to, uint64_t all, uint64_t begin, uint64_t end,
-                        const struct store_source *source)
+static int store_code_write_blocks(const struct store_codes *to, uint64_t all, uint64_t begin, uint64_t end,
+                                   const struct store_source *source)
 {
     float values[STORE_RUN];
     int rc = 0;
 
-    for (uint64_t at = begin; rc == 0 && at < end; at += run_of(end - at)) {
-        const size_t n = run_of(end - at);
+    for (uint64_t at = begin; rc == 0 && at < end; at += store_code_run_of(end - at)) {
+        const size_t n = store_code_run_of(end - at);
         rc = source->read(source->context, at, n, values);
         for (size_t i = 0; rc == 0 && i < n; i += FORM_BLOCK) {
             const uint64_t left = all - at - i;
@@ -101,22 +101,22 @@ struct row {
     float *values; /* (STORE_RUN) */
 };
 
-static int read_row(const struct row *row, uint64_t at)
+static int store_code_read_row(const struct row *row, uint64_t at)
 {
     return row->n <= STORE_RUN && at == 0
                ? 0
-               : row->source->read(row->source->context, row->first + at, run_of(row->n - at), row->values);
+               : row->source->read(row->source->context, row->first + at, store_code_run_of(row->n - at), row->values);
 }
 
-static int find_largest(const struct row *row, float *largest)
+static int store_code_find_largest(const struct row *row, float *largest)
 {
     int rc = 0;
 
     *largest = 0;
     for (uint64_t at = 0; rc == 0 && at < row->n; at += STORE_RUN) {
-        rc = row->source->read(row->source->context, row->first + at, run_of(row->n - at), row->values);
+        rc = row->source->read(row->source->context, row->first + at, store_code_run_of(row->n - at), row->values);
         if (rc == 0)
-            *largest = form_largest(*largest, row->values, run_of(row->n - at));
+            *largest = form_largest(*largest, row->values, store_code_run_of(row->n - at));
     }
     return rc;
 }
@@ -128,8 +128,8 @@ static int try_scale(const struct row *row, float scale, bool *fits)
 
     *fits = true;
     for (uint64_t at = 0; rc == 0 && *fits && at < row->n; at += STORE_RUN) {
-        rc = read_row(row, at);
-        *fits = rc == 0 && form_reproduces(scale, row->values, run_of(row->n - at));
+        rc = store_code_read_row(row, at);
+        *fits = rc == 0 && form_reproduces(scale, row->values, store_code_run_of(row->n - at));
     }
     return rc;
 }
@@ -138,7 +138,7 @@ static int choose_scale(const struct row *row, float *scale)
 {
     float largest;
     bool fits = false;
-    int rc = find_largest(row, &largest);
+    int rc = store_code_find_largest(row, &largest);
 
     if (rc == 0 && largest > FORM_MOST)
         rc = -EDOM;
@@ -150,27 +150,28 @@ static int choose_scale(const struct row *row, float *scale)
     return rc;
 }
 
-static int write_row(const struct row *row, const struct store_codes *to)
+static int store_code_write_row(const struct row *row, const struct store_codes *to)
 {
     float scale;
     int rc = choose_scale(row, &scale);
 
     for (uint64_t at = 0; rc == 0 && at < row->n; at += STORE_RUN) {
-        rc = read_row(row, at);
+        rc = store_code_read_row(row, at);
         if (rc == 0)
-            form_encode_int8((int8_t *)to->codes + row->first + at, scale, row->values, run_of(row->n - at));
+            form_encode_int8((int8_t *)to->codes + row->first + at, scale, row->values, store_code_run_of(row->n - at));
     }
     to->scales[row->first / to->columns] = scale;
     return rc;
 }
 
-static int write_rows(const struct store_codes *to, uint64_t begin, uint64_t end, const struct store_source *source)
+static int store_code_write_rows(const struct store_codes *to, uint64_t begin, uint64_t end,
+                                 const struct store_source *source)
 {
     float values[STORE_RUN];
     int rc = 0;
 
     for (uint64_t first = begin; rc == 0 && first < end; first += to->columns)
-        rc = write_row(&(struct row){source, first, to->columns, values}, to);
+        rc = store_code_write_row(&(struct row){source, first, to->columns, values}, to);
     return rc;
 }
 
@@ -178,11 +179,11 @@ int store_code(const struct store *store, uint32_t unit, const struct model_piec
                const struct store_source *source)
 {
     if (piece->form == FORM_VALUES || piece->form == FORM_BF16)
-        return write_values(store, unit, piece, begin, begin + n, source);
+        return store_code_write_values(store, unit, piece, begin, begin + n, source);
     const struct store_codes to = store_codes(store, unit, piece);
     const uint64_t group = form_group(piece->form, to.columns);
     const uint64_t first = group_end(begin, group, piece->n), end = group_end(begin + n, group, piece->n);
     assert(piece->form == FORM_INT8 || piece->form == FORM_NF4);
-    return piece->form == FORM_NF4 ? write_blocks(&to, piece->n, first, end, source)
-                                   : write_rows(&to, first, end, source);
+    return piece->form == FORM_NF4 ? store_code_write_blocks(&to, piece->n, first, end, source)
+                                   : store_code_write_rows(&to, first, end, source);
 }

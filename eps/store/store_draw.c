@@ -18,7 +18,7 @@ struct draw {
 };
 
 /* Zeroes those of a tensor's elements first .. first+n-1 that are in its zero row (model_zero_row). */
-static void clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
+static void store_draw_clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
 {
     const uint64_t row = model_zero_row(model, tensor), width = model->tensors[tensor].shape[1];
 
@@ -40,7 +40,7 @@ static int draw_run(void *context, uint64_t first, size_t n, float *drawn)
     if (rc != 0)
         return rc;
     model_draw(drawn, tensor, d->key, piece->tensor, at, n);
-    clear_padding(drawn, d->store->model, piece->tensor, at, n);
+    store_draw_clear_padding(drawn, d->store->model, piece->tensor, at, n);
     return 0;
 }
 

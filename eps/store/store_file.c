@@ -72,7 +72,7 @@ static bool has_negative(const float *values, size_t n)
 }
 
 /* Numbers of the tensor as the file has them. */
-static int read_numbers(const struct read *r, uint64_t first, size_t n, float *values)
+static int store_file_read_numbers(const struct read *r, uint64_t first, size_t n, float *values)
 {
     if (!r->window)
         return safetensors_read(values, r->entry, first, n, NULL);
@@ -86,7 +86,7 @@ static const struct model_tensor *tensor_of(const struct read *r)
 }
 
 /* Numbers of a filter as units have it: from the rows that these numbers are of, each read whole. */
-static int read_filter(const struct read *r, uint64_t first, size_t n, float *values)
+static int store_file_read_filter(const struct read *r, uint64_t first, size_t n, float *values)
 {
     enum { BLOCK = 1024 };
     const struct model_tensor *tensor = tensor_of(r);
@@ -98,7 +98,7 @@ static int read_filter(const struct read *r, uint64_t first, size_t n, float *va
     for (uint64_t row = first / columns * columns; rc == 0 && row < first + n; row += columns)
         for (uint64_t at = 0; rc == 0 && at < columns; at += BLOCK) {
             const size_t now = size_smaller((size_t)(columns - at), BLOCK);
-            rc = read_numbers(r, row + at, now, numbers);
+            rc = store_file_read_numbers(r, row + at, now, numbers);
             for (uint64_t i = at; rc == 0 && i < at + now; i++) {
                 const uint64_t to = row + i % n_taps * n_channels + i / n_taps;
                 if (to >= first && to < first + n)
@@ -119,14 +119,15 @@ static bool exceeds_fp16(const float *values, size_t n)
 
 /* A store_source for the piece, of an array's values. What a server of files may still change is copied before it is
  * checked. */
-static int read_run(void *context, uint64_t first, size_t n, float *values)
+static int store_file_read_run(void *context, uint64_t first, size_t n, float *values)
 {
     const struct read *r = context;
     int rc = pieces_note(r->store->options.pieces);
 
     if (rc == 0)
-        rc = (r->array == WEIGHTS && model_is_filter(tensor_of(r)) ? read_filter : read_numbers)(r, r->first + first, n,
-                                                                                                 values);
+        rc = (r->array == WEIGHTS && model_is_filter(tensor_of(r))
+                  ? store_file_read_filter
+                  : store_file_read_numbers)(r, r->first + first, n, values);
     if (rc != 0)
         return rc;
     if (!optimizer_is_finite(r->store->kernel, values, NUMBER_FP32, n, NULL))
@@ -137,7 +138,7 @@ static int read_run(void *context, uint64_t first, size_t n, float *values)
     return r->array == SECOND_MOMENT && has_negative(values, n) ? -ERANGE : 0;
 }
 
-static int write_moments(struct read *r, uint64_t begin, size_t n)
+static int store_file_write_moments(struct read *r, uint64_t begin, size_t n)
 {
     float values[RUN];
     int rc = 0;
@@ -145,7 +146,7 @@ static int write_moments(struct read *r, uint64_t begin, size_t n)
     for (uint64_t at = begin; rc == 0 && at < begin + n; at += RUN) {
         const size_t now = size_smaller((size_t)(begin + n - at), RUN);
         const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, now, 0);
-        rc = read_run(r, at, now, values);
+        rc = store_file_read_run(r, at, now, values);
         if (rc == 0)
             optimizer_write(&p, NULL, r->array == FIRST_MOMENT ? values : NULL,
                             r->array == SECOND_MOMENT ? values : NULL);
@@ -154,19 +155,19 @@ static int write_moments(struct read *r, uint64_t begin, size_t n)
 }
 
 /* begin: from r->at on. */
-static void read_range(void *data, size_t begin, size_t n)
+static void store_file_read_range(void *data, size_t begin, size_t n)
 {
     struct read *r = data;
-    const int rc = r->array == WEIGHTS
-                       ? store_code(r->store, r->unit, r->piece, r->at + begin, n, &(struct store_source){read_run, r})
-                       : write_moments(r, r->at + begin, n);
+    const int rc = r->array == WEIGHTS ? store_code(r->store, r->unit, r->piece, r->at + begin, n,
+                                                    &(struct store_source){store_file_read_run, r})
+                                       : store_file_write_moments(r, r->at + begin, n);
 
     if (rc != 0)
         r->rc = rc;
 }
 
 /* Elements of a window: whole groups, and whole rows of a filter; as many as fit. */
-static uint64_t window_of(const struct read *read)
+static uint64_t store_file_window_of(const struct read *read)
 {
     const struct model_piece *piece = read->piece;
     const uint64_t most = safetensors_most(read->entry), columns = piece->n / piece->n_rows;
@@ -180,9 +181,9 @@ static uint64_t window_of(const struct read *read)
 }
 
 /* The next window is on its way while the team converts one. */
-static int read_served(struct read *read, struct error *err)
+static int store_file_read_served(struct read *read, struct error *err)
 {
-    const uint64_t most = window_of(read), all = read->piece->n;
+    const uint64_t most = store_file_window_of(read), all = read->piece->n;
     float scales[SAFETENSORS_SCALES];
     struct safetensors_window window = {.scales = scales};
     int rc = 0;
@@ -192,7 +193,7 @@ static int read_served(struct read *read, struct error *err)
         const uint64_t n = all - read->at < most ? all - read->at : most, left = all - read->at - n;
         rc = safetensors_window(&window, read->entry, read->first + read->at, n, left < most ? left : most, err);
         if (rc == 0)
-            team_run(n, read_range, read);
+            team_run(n, store_file_read_range, read);
     }
     read->window = NULL;
     if (rc != 0)
@@ -203,7 +204,7 @@ static int read_served(struct read *read, struct error *err)
 /* A run's places, or of a dense model the largest weights. */
 static int read_sparse(struct read *read)
 {
-    const struct store_source from = {read_run, read};
+    const struct store_source from = {store_file_read_run, read};
     int rc = 0;
 
     if (!read->store->rewiring.has_places)
@@ -211,7 +212,7 @@ static int read_sparse(struct read *read)
     return rc ? rc : store_fill_places(read->store, read->unit, read->piece, &from);
 }
 
-static int read_piece(struct read *read, struct error *err)
+static int store_file_read_piece(struct read *read, struct error *err)
 {
     const char *name = read->entry->name;
     int rc = 0;
@@ -219,9 +220,9 @@ static int read_piece(struct read *read, struct error *err)
     if (read->piece->dense > 0 && read->array == WEIGHTS)
         read->rc = read_sparse(read);
     else if (read->entry->file.server)
-        rc = read_served(read, err);
+        rc = store_file_read_served(read, err);
     else
-        team_run(read->piece->n, read_range, read);
+        team_run(read->piece->n, store_file_read_range, read);
     if (rc != 0)
         return rc;
     if (read->rc == -EDOM)
@@ -255,8 +256,8 @@ static float as_relayed(const struct parameters *p, float w)
 }
 
 /* Compares the store's values with the file's. 0; -EDOM if they differ; -errno. */
-static int compare(const struct store *store, uint32_t unit, const struct model_piece *piece,
-                   const struct safetensors_entry *entry, struct error *err)
+static int store_file_compare(const struct store *store, uint32_t unit, const struct model_piece *piece,
+                              const struct safetensors_entry *entry, struct error *err)
 {
     const uint64_t first = piece->first_row * store->model->tensors[piece->tensor].shape[1];
     float other[RUN / 2], weights[RUN / 2];
@@ -305,7 +306,7 @@ static int read_tensor(const struct loading *loading, const struct safetensors_e
                             .array = array,
                             .entry = entry,
                             .first = piece->first_row * model->tensors[index].shape[1]};
-        rc = read_piece(&read, err);
+        rc = store_file_read_piece(&read, err);
     }
     return rc;
 }
@@ -321,7 +322,8 @@ static void draw_tensor(const struct loading *loading, uint32_t index)
 }
 
 /* A copy of the table of tokens may be in the file if it equals that. */
-static int check_copy(const struct loading *loading, const struct weights *weights, unsigned copy, struct error *err)
+static int store_file_check_copy(const struct loading *loading, const struct weights *weights, unsigned copy,
+                                 struct error *err)
 {
     const struct model *model = loading->store->model;
     const uint32_t index = model->embedding.tables[0].tensor;
@@ -331,14 +333,14 @@ static int check_copy(const struct loading *loading, const struct weights *weigh
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        rc = compare(loading->store, loading->places.unit[p], piece, weights->copies[copy], err);
+        rc = store_file_compare(loading->store, loading->places.unit[p], piece, weights->copies[copy], err);
         if (rc == -EDOM)
             rc = weights_refuse_copy(model, copy, err);
     }
     return rc;
 }
 
-static int load_weights(struct loading *loading, const struct weights *weights, struct error *err)
+static int store_file_load_weights(struct loading *loading, const struct weights *weights, struct error *err)
 {
     struct store *store = loading->store;
     int rc = 0;
@@ -351,7 +353,7 @@ static int load_weights(struct loading *loading, const struct weights *weights, 
     }
     for (unsigned copy = 0; rc == 0 && copy < WEIGHTS_COPIES; copy++)
         if (weights->copies[copy])
-            rc = check_copy(loading, weights, copy, err);
+            rc = store_file_check_copy(loading, weights, copy, err);
     if (rc == 0 && pieces_are_abandoned(store->options.pieces)) /* while it drew */
         rc = error_set(err, -ECANCELED, "the job has ended");
     return rc;
@@ -368,7 +370,7 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
         rc = (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, files, n_files,
                                                                             reserve, err);
     if (rc == 0)
-        rc = load_weights(&loading, &weights, err);
+        rc = store_file_load_weights(&loading, &weights, err);
     if (rc == 0 && !store->rewiring.has_places)
         store->rewiring.begin = 0; /* a dense model's, of which the largest were chosen */
     if (rc == 0)
@@ -508,7 +510,7 @@ static int check_norms(const struct loading *loading, uint32_t n, struct error *
     return 0;
 }
 
-static bool begins_with(const struct safetensors_entry *entry, const char *prefix)
+static bool store_file_begins_with(const struct safetensors_entry *entry, const char *prefix)
 {
     return strncmp(entry->name, prefix, strlen(prefix)) == 0;
 }
@@ -517,7 +519,7 @@ static bool begins_with(const struct safetensors_entry *entry, const char *prefi
 static bool is_of_places(const struct store *store, const struct safetensors_entry *entry)
 {
     return store->rewiring.has_places &&
-           (begins_with(entry, CHECKPOINT_PLACES) || strcmp(entry->name, CHECKPOINT_REWIRED) == 0);
+           (store_file_begins_with(entry, CHECKPOINT_PLACES) || strcmp(entry->name, CHECKPOINT_REWIRED) == 0);
 }
 
 static int load_moments(struct loading *loading, const struct safetensors *file, struct error *err)
@@ -529,7 +531,7 @@ static int load_moments(struct loading *loading, const struct safetensors *file,
                      : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
 
     for (size_t i = 0; rc == 0 && i < file->n_entries; i++)
-        if (begins_with(&file->entries[i], CHECKPOINT_NORMS))
+        if (store_file_begins_with(&file->entries[i], CHECKPOINT_NORMS))
             rc = norms_load(&store->norms, store->model, &file->entries[i], &n_norms, err);
         else if (&file->entries[i] != updates && !is_of_places(store, &file->entries[i]))
             rc = load_moment(loading, &file->entries[i], err);

@@ -81,7 +81,7 @@ static int write_run(const struct target *to, const void *data, size_t n, uint64
     return rc;
 }
 
-static size_t run_of(uint64_t left)
+static size_t store_files_run_of(uint64_t left)
 {
     return left < RUN_BYTES ? (size_t)left : RUN_BYTES;
 }
@@ -90,8 +90,8 @@ static int write_runs(const struct target *to, const void *data, uint64_t n, uin
 {
     int rc = 0;
 
-    for (uint64_t done = 0; rc == 0 && done < n; done += run_of(n - done))
-        rc = write_run(to, (const char *)data + done, run_of(n - done), offset + done, err);
+    for (uint64_t done = 0; rc == 0 && done < n; done += store_files_run_of(n - done))
+        rc = write_run(to, (const char *)data + done, store_files_run_of(n - done), offset + done, err);
     return rc;
 }
 
@@ -173,14 +173,14 @@ static const float *find_values(const struct store_files *files, uint32_t unit, 
     return own ? own : files->store->run;
 }
 
-static int write_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first, uint64_t end,
-                        uint64_t offset, struct error *err)
+static int store_files_write_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
+                                    uint64_t end, uint64_t offset, struct error *err)
 {
     const struct target to = array == WEIGHTS ? weights_target(files) : moments_target(files);
     int rc = 0;
 
     for (uint64_t at = first; rc == 0 && at < end;) {
-        const size_t bytes = run_of((end - at) * sizeof(float)), n = bytes / sizeof(float);
+        const size_t bytes = store_files_run_of((end - at) * sizeof(float)), n = bytes / sizeof(float);
         rc = write_run(&to, find_values(files, unit, array, at, n), bytes, offset, err);
         at += n, offset += bytes;
     }
@@ -188,8 +188,8 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
 }
 
 /* Rows first .. first+n-1 of a filter, as files have them. */
-static void read_filter(const struct store_files *files, uint32_t unit, const struct model_piece *piece, uint64_t first,
-                        uint64_t n, float *out)
+static void store_files_read_filter(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
+                                    uint64_t first, uint64_t n, float *out)
 {
     enum { BLOCK = 1024 };
     const struct model_tensor *tensor = &files->store->model->tensors[piece->tensor];
@@ -206,8 +206,8 @@ static void read_filter(const struct store_files *files, uint32_t unit, const st
 
 /* A piece that files have in another order, or with more elements: in runs of whole rows, which are arranged in the
  * run's buffer. */
-static int write_rows(const struct store_files *files, uint32_t unit, const struct model_piece *piece, uint64_t offset,
-                      struct error *err)
+static int store_files_write_rows(const struct store_files *files, uint32_t unit, const struct model_piece *piece,
+                                  uint64_t offset, struct error *err)
 {
     const struct target to = weights_target(files);
     const uint64_t columns = files->store->model->tensors[piece->tensor].shape[1], most = plan_filter_rows(columns);
@@ -219,14 +219,15 @@ static int write_rows(const struct store_files *files, uint32_t unit, const stru
         if (piece->dense > 0)
             store_read_rows(files->store, unit, piece, first, n, run);
         else
-            read_filter(files, unit, piece, first, n, run);
+            store_files_read_filter(files, unit, piece, first, n, run);
         rc = write_run(&to, run, n * columns * sizeof(float), offset + first * columns * sizeof(float), err);
     }
     return rc;
 }
 
 /* Offset of a piece's first element in the file. */
-static uint64_t offset_of(const struct store_files *files, enum array array, const struct model_piece *piece)
+static uint64_t store_files_offset_of(const struct store_files *files, enum array array,
+                                      const struct model_piece *piece)
 {
     const struct model *model = files->store->model;
     const uint64_t first = piece->first_row * model->tensors[piece->tensor].shape[1] * sizeof(float);
@@ -250,22 +251,22 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         const struct model_tensor *tensor = &model->tensors[piece->tensor];
         if (array == WEIGHTS ? !tensor->saved : tensor->frozen)
             continue;
-        const uint64_t at = offset_of(files, array, piece);
+        const uint64_t at = store_files_offset_of(files, array, piece);
         if (array == WEIGHTS && (model_is_filter(tensor) || piece->dense > 0)) {
-            rc = write_values(files, unit, array, begin, end, offset, err);
+            rc = store_files_write_values(files, unit, array, begin, end, offset, err);
             if (rc == 0)
-                rc = write_rows(files, unit, piece, at, err);
+                rc = store_files_write_rows(files, unit, piece, at, err);
             begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
             continue;
         }
         if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||
             piece->form != FORM_VALUES) {
-            rc = write_values(files, unit, array, begin, end, offset, err);
+            rc = store_files_write_values(files, unit, array, begin, end, offset, err);
             begin = piece->offset, offset = at;
         }
         end = piece->offset + piece->n;
     }
-    return rc != 0 ? rc : write_values(files, unit, array, begin, end, offset, err);
+    return rc != 0 ? rc : store_files_write_values(files, unit, array, begin, end, offset, err);
 }
 
 static void take_updates(struct store_files *files, const struct model *model, uint32_t unit)
@@ -353,7 +354,7 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
     return rc;
 }
 
-static int flush(const struct target *to, struct error *err)
+static int store_files_flush(const struct target *to, struct error *err)
 {
     const int rc = to->file ? file_flush(to->to, err) : 0;
 
@@ -386,8 +387,8 @@ size_t store_files_notes(struct store_files_note *out, size_t n, const struct st
 }
 
 /* A run lies in its file, behind the header; and there is room for it, as no host may send more than all have. */
-static const char *check_run(const struct checkpoint_file *file, const struct safetensors_layout *layout,
-                             const struct checkpoint_run *run)
+static const char *store_files_check_run(const struct checkpoint_file *file, const struct safetensors_layout *layout,
+                                         const struct checkpoint_run *run)
 {
     if (run->bytes == 0 || run->bytes > RUN_BYTES)
         return "has a length that no run has";
@@ -398,10 +399,10 @@ static const char *check_run(const struct checkpoint_file *file, const struct sa
     return NULL;
 }
 
-static int add_run(const struct target *to, const struct safetensors_layout *layout, const struct checkpoint_run *run,
-                   struct error *err)
+static int store_files_add_run(const struct target *to, const struct safetensors_layout *layout,
+                               const struct checkpoint_run *run, struct error *err)
 {
-    const char *const why = check_run(to->file, layout, run);
+    const char *const why = store_files_check_run(to->file, layout, run);
 
     if (why)
         return error_set(err, -EPROTO, "%s: another host's run of %ju bytes at %ju %s", to->name, (uintmax_t)run->bytes,
@@ -437,9 +438,9 @@ int store_files_add(struct store_files *files, const struct store_files_note *no
     assert(store_files_lead(files) && weights.file && moments.file);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (notes[i].kind == STORE_FILES_WEIGHTS)
-            rc = add_run(&weights, &files->weights, &notes[i].run, err);
+            rc = store_files_add_run(&weights, &files->weights, &notes[i].run, err);
         else if (notes[i].kind == STORE_FILES_MOMENTS)
-            rc = add_run(&moments, &files->moments, &notes[i].run, err);
+            rc = store_files_add_run(&moments, &files->moments, &notes[i].run, err);
         else if (notes[i].kind == STORE_FILES_UPDATES)
             rc = add_updates(files, &notes[i], err);
         else
@@ -489,11 +490,11 @@ int store_files_end(struct store_files *files, struct error *err)
     const uint64_t rewired_bytes = model->sparse.keep > 0 ? sizeof rewired : 0;
     int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates + rewired_bytes, err) : 0;
     if (rc == 0)
-        rc = flush(&weights, err);
+        rc = store_files_flush(&weights, err);
     if (rc == 0 && leads && has_moments(files))
         rc = write_runs(&moments, files->updates, model->n_tensors * sizeof *files->updates, files->moments.offsets[0],
                         err);
     if (rc == 0 && leads && has_moments(files) && rewired_bytes > 0)
         rc = write_runs(&moments, rewired, rewired_bytes, files->moments.offsets[CHECKPOINT_REWIRED_AT], err);
-    return rc != 0 || !has_moments(files) ? rc : flush(&moments, err);
+    return rc != 0 || !has_moments(files) ? rc : store_files_flush(&moments, err);
 }

@@ -100,8 +100,8 @@ static struct gradient sum_at(const struct store *store, uint32_t unit, uint64_t
 }
 
 /* A run's parameters, for a pass. summed: their gradient is the sum of their contributions. */
-static struct parameters parameters_of(const struct store *store, uint32_t unit, const struct run *run, uint64_t part,
-                                       bool summed)
+static struct parameters store_step_parameters_of(const struct store *store, uint32_t unit, const struct run *run,
+                                                  uint64_t part, bool summed)
 {
     struct parameters p = store_parameters(store, unit, run->at, run->n, part);
 
@@ -160,7 +160,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         const void *at = (const char *)contribution->g + (run.at - of.first) * number_bytes(type);
         const struct gradient g = {at, type, 1};
         const uint64_t part = visit << 32 | contribution->part;
-        const struct parameters p = parameters_of(store, unit, &run, part, false);
+        const struct parameters p = store_step_parameters_of(store, unit, &run, part, false);
         const struct sums sums = is_summed(how) ? sums_of(store, unit, &run, lower, part) : (struct sums){0};
         if (is_summed(how))
             optimizer_sum(store->kernel, &sums, &g, run.n, contribution->first);
@@ -193,8 +193,8 @@ void store_join(struct store *store, uint32_t unit)
 }
 
 /* The sum of a run's contributions, as its gradient. hp: the run's. */
-static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
-                                   const struct hyper *hp)
+static struct gradient store_step_gradient_of(const struct store *store, uint32_t unit, const struct run *run,
+                                              enum store_fold how, const struct hyper *hp)
 {
     return sum_at(store, unit, run->at, how == STORE_FOLD_HOLD ? hp->grad_scale : 1);
 }
@@ -204,12 +204,12 @@ static bool update_run(struct store *store, uint32_t unit, const struct run *run
                        const struct hyper *step)
 {
     const struct hyper *const hp = hyper_of(run, step);
-    const struct parameters p = parameters_of(store, unit, run, 0, is_summed(how));
+    const struct parameters p = store_step_parameters_of(store, unit, run, 0, is_summed(how));
     const uint64_t t = store_updates(store, unit, run->piece) + 1;
 
     if (!is_summed(how))
         return optimizer_update(&p, hp, t, run->decays, 1);
-    const struct gradient g = gradient_of(store, unit, run, how, hp);
+    const struct gradient g = store_step_gradient_of(store, unit, run, how, hp);
     return optimizer_step(&p, &g, hp, t, run->decays);
 }
 
@@ -237,7 +237,7 @@ static bool next_run_of_piece(const struct model *model, uint32_t index, struct 
 }
 
 /* Elements of a piece; of a sparse one, those that are there. */
-static uint64_t count_elements(const struct store *store, uint32_t unit, uint32_t index)
+static uint64_t store_step_count_elements(const struct store *store, uint32_t unit, uint32_t index)
 {
     const struct model_piece *piece = &store->model->pieces[index];
 
@@ -260,16 +260,17 @@ static bool update_clipped(struct store *store, uint32_t unit, uint32_t piece, e
             finite &= update_run(store, unit, &run, how, hp);
             continue;
         }
-        const struct parameters p = parameters_of(store, unit, &run, 0, is_summed(how));
+        const struct parameters p = store_step_parameters_of(store, unit, &run, 0, is_summed(how));
         if (is_summed(how)) {
-            const struct gradient g = gradient_of(store, unit, &run, how, hp);
+            const struct gradient g = store_step_gradient_of(store, unit, &run, how, hp);
             optimizer_fold(&p, &g, hp, true, run.decays);
         }
         squares += optimizer_update_squares(&p, hp, t);
     }
-    const double excess = sqrt(squares / (double)count_elements(store, unit, piece)) / store->options.clip_update;
+    const double excess =
+        sqrt(squares / (double)store_step_count_elements(store, unit, piece)) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run) && !run.averages;) {
-        const struct parameters p = parameters_of(store, unit, &run, 0, false);
+        const struct parameters p = store_step_parameters_of(store, unit, &run, 0, false);
         finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
     }
     return finite;

@@ -82,7 +82,7 @@ static void record_fold(const struct updater_task *task, const struct model *mod
 }
 
 /* On its track: "fold h.3 part 1", "update h.3", "load model". */
-static void record(const struct updater_task *task, const struct model *model, uint64_t since)
+static void updater_record(const struct updater_task *task, const struct model *model, uint64_t since)
 {
     char unit[MODEL_NAME_BYTES];
 
@@ -99,7 +99,7 @@ static void record(const struct updater_task *task, const struct model *model, u
 }
 
 /* Lowest unit first; among equals, the oldest; calls before all. The queue is short: a scan is cheaper than a heap. */
-static size_t find_next(const struct updater *up)
+static size_t updater_find_next(const struct updater *up)
 {
     size_t best = 0;
 
@@ -154,7 +154,7 @@ uint64_t updater_busy_ns(const struct updater *up)
     return up ? atomic_load_explicit(&up->busy_ns, memory_order_relaxed) : 0;
 }
 
-static void *run(void *arg)
+static void *updater_run(void *arg)
 {
     struct updater *up = arg;
 
@@ -168,7 +168,7 @@ static void *run(void *arg)
             updater_rest(up);
         if (!up->n_ready)
             break;
-        size_t i = find_next(up);
+        size_t i = updater_find_next(up);
         struct updater_task task = up->ready[i];
         remove_at(up->ready, &up->n_ready, i);
         use_threads(up->n_threads);
@@ -178,7 +178,7 @@ static void *run(void *arg)
         if (task.kind != UPDATER_CALL)
             atomic_fetch_add_explicit(&up->busy_ns, trace_clock() - since, memory_order_relaxed);
         if (task.trace)
-            record(&task, up->store->model, since);
+            updater_record(&task, up->store->model, since);
         pthread_mutex_lock(&up->mutex);
         up->done[up->n_done++] = task;
         up->on_done(up->context);
@@ -208,7 +208,7 @@ int updater_start(struct updater **out, struct store *store, unsigned n_threads,
     pthread_condattr_destroy(&attributes);
     rc = updater_reserve(up, 4);
     if (!rc)
-        rc = -pthread_create(&up->thread, NULL, run, up);
+        rc = -pthread_create(&up->thread, NULL, updater_run, up);
     if (rc) {
         free(up->ready);
         free(up->done);

@@ -12,7 +12,7 @@ typedef uint64_t lanes __attribute__((vector_size(16)));
 #endif
 enum { VECTORS = BLOCK_SUM_VECTOR / sizeof(lanes) };
 
-static void add(struct block_summing *summing, const void *bytes, size_t n)
+static void block_sum_add(struct block_summing *summing, const void *bytes, size_t n)
 {
     const char *from = bytes;
     char rest[BLOCK_SUM_VECTOR] = {0};
@@ -37,7 +37,7 @@ static void add(struct block_summing *summing, const void *bytes, size_t n)
     memcpy(summing->b, b, sizeof b);
 }
 
-static inline uint64_t rotate(uint64_t x, unsigned by)
+static inline uint64_t block_sum_rotate(uint64_t x, unsigned by)
 {
     return x << by | x >> (64 - by);
 }
@@ -45,19 +45,19 @@ static inline uint64_t rotate(uint64_t x, unsigned by)
 /* Rotations by one bit come round after 64 words, and an even number of equal words adds up to nothing: so a block of
  * an even number of vectors counts its first one once more. The rotations and shifts were drawn until all that the
  * header promises held. */
-static struct block_sum end(const struct block_summing *summing)
+static struct block_sum block_sum_end(const struct block_summing *summing)
 {
     static const uint8_t rotations[8] = {56, 24, 4, 20, 10, 9, 19, 25}, shifts[8] = {8, 7, 15, 22, 9, 11, 22, 18};
     struct block_sum sum = {0};
 
     for (unsigned l = 0; l < 8; l++) {
-        const uint64_t b = summing->b[l] ^ (summing->n % 2 == 0 ? rotate(summing->first[l], 20) : 0);
+        const uint64_t b = summing->b[l] ^ (summing->n % 2 == 0 ? block_sum_rotate(summing->first[l], 20) : 0);
         sum.a ^= summing->a[l];
-        sum.b ^= b ^ rotate(b, rotations[l]) ^ b << shifts[l];
+        sum.b ^= b ^ block_sum_rotate(b, rotations[l]) ^ b << shifts[l];
     }
     return sum;
 }
 
 #define NAME_OF(isa) block_sum_kernel_##isa
 #define NAME(isa)    NAME_OF(isa)
-const struct block_sum_kernel NAME(KERNEL_ISA) = {.add = add, .end = end};
+const struct block_sum_kernel NAME(KERNEL_ISA) = {.add = block_sum_add, .end = block_sum_end};

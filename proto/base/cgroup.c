@@ -8,7 +8,7 @@
 
 /* Reads the number after a key that begins a line; with an empty key, the first word. False for "max" or a missing
  * file. */
-static bool read_number(uint64_t *out, const char *group, const char *name, const char *key)
+static bool cgroup_read_number(uint64_t *out, const char *group, const char *name, const char *key)
 {
     char path[PATH_MAX], line[128];
     const size_t n = strlen(key);
@@ -39,10 +39,10 @@ static uint64_t left_in(const char *group, const struct version *version)
 {
     uint64_t most, used, active, inactive;
 
-    if (!read_number(&most, group, version->limit, "") || !read_number(&used, group, version->used, ""))
+    if (!cgroup_read_number(&most, group, version->limit, "") || !cgroup_read_number(&used, group, version->used, ""))
         return UINT64_MAX;
-    if (read_number(&active, group, "memory.stat", version->active) &&
-        read_number(&inactive, group, "memory.stat", version->inactive))
+    if (cgroup_read_number(&active, group, "memory.stat", version->active) &&
+        cgroup_read_number(&inactive, group, "memory.stat", version->inactive))
         used -= active + inactive < used ? active + inactive : used;
     return most > used ? most - used : 0;
 }
@@ -68,7 +68,7 @@ static uint64_t least_left(const char *mount, const struct version *version, con
 }
 
 /* "0::/path" is version 2; "4:memory:/path" is version 1, where controllers may share a line: "4:cpu,memory:/path". */
-static const struct version *version_of(const char *line, const char **path)
+static const struct version *cgroup_version_of(const char *line, const char **path)
 {
     const char *controllers = strchr(line, ':'), *end = controllers ? strchr(controllers + 1, ':') : NULL;
 
@@ -91,7 +91,7 @@ uint64_t cgroup_available_bytes(const char *membership, const char *mount)
 
     while (file && fgets(line, sizeof line, file)) {
         const char *path;
-        const struct version *version = version_of(line, &path);
+        const struct version *version = cgroup_version_of(line, &path);
         line[strcspn(line, "\n")] = '\0';
         const uint64_t left = version ? least_left(mount, version, path) : UINT64_MAX;
         least = left < least ? left : least;

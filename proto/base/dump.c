@@ -19,7 +19,7 @@ const struct dump_form dump_compact = {.separator = ",", .colon = ":"}, dump_lin
 enum { MOST_DIGITS = 17 };
 
 /* One more in the last of a number's digits, "d.ddde-05". False: a carry out of the first. */
-static bool add_one(char *text, int digits)
+static bool dump_add_one(char *text, int digits)
 {
     for (int i = digits; i >= 0; i -= i == 2 ? 2 : 1) { /* the point is at 1 */
         if (text[i] < '9') {
@@ -44,7 +44,7 @@ static int find_digits(char text[DUMP_REAL_BYTES], double x)
         snprintf(text, DUMP_REAL_BYTES, "%.*e", digits - 1, x);
         if (digits == MOST_DIGITS || strtod(text, NULL) == x)
             return digits;
-        if (power && digits > 1 && add_one(text, digits) && strtod(text, NULL) == x)
+        if (power && digits > 1 && dump_add_one(text, digits) && strtod(text, NULL) == x)
             return digits;
     }
 }
@@ -80,7 +80,7 @@ struct dump {
     bool failed;
 };
 
-static void add(struct dump *d, const char *text, size_t n)
+static void dump_add(struct dump *d, const char *text, size_t n)
 {
     if (!d->failed && n >= d->cap - d->n) {
         const size_t cap = 2 * (d->cap + n) + 64;
@@ -95,9 +95,9 @@ static void add(struct dump *d, const char *text, size_t n)
     d->text[d->n += n] = 0;
 }
 
-static void add_text(struct dump *d, const char *text)
+static void dump_add_text(struct dump *d, const char *text)
 {
-    add(d, text, strlen(text));
+    dump_add(d, text, strlen(text));
 }
 
 /* The character at the start of valid UTF-8. */
@@ -124,53 +124,53 @@ static void add_escape(struct dump *d, uint32_t c)
         snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
     else
         snprintf(text, sizeof text, "\\u%04x", c);
-    add_text(d, text);
+    dump_add_text(d, text);
 }
 
-static void add_string(struct dump *d, const char *text, size_t n)
+static void dump_add_string(struct dump *d, const char *text, size_t n)
 {
     size_t from = 0, at = 0;
 
-    add(d, "\"", 1);
+    dump_add(d, "\"", 1);
     while (at < n) {
         uint32_t c;
         const unsigned length = read_character(&c, text + at);
         if (c < 0x20 || c == '"' || c == '\\' || (d->form->ascii && c > 0x7E)) {
-            add(d, text + from, at - from);
+            dump_add(d, text + from, at - from);
             add_escape(d, c);
             from = at + length;
         }
         at += length;
     }
-    add(d, text + from, n - from);
-    add(d, "\"", 1);
+    dump_add(d, text + from, n - from);
+    dump_add(d, "\"", 1);
 }
 
 static void add_line(struct dump *d, unsigned depth)
 {
     if (!d->form->indent)
         return;
-    add(d, "\n", 1);
+    dump_add(d, "\n", 1);
     for (unsigned i = 0; i < depth; i++)
-        add_text(d, d->form->indent);
+        dump_add_text(d, d->form->indent);
 }
 
 /* What stands before an item. */
 static void add_between(struct dump *d, bool first, unsigned depth)
 {
     if (!first)
-        add_text(d, d->form->separator ? d->form->separator : d->form->indent ? "," : ", ");
+        dump_add_text(d, d->form->separator ? d->form->separator : d->form->indent ? "," : ", ");
     add_line(d, depth);
 }
 
-static void add_value(struct dump *d, const json_t *value, unsigned depth);
+static void dump_add_value(struct dump *d, const json_t *value, unsigned depth);
 
 static void add_member(struct dump *d, const char *key, const json_t *value, bool first, unsigned depth)
 {
     add_between(d, first, depth + 1);
-    add_string(d, key, strlen(key));
-    add_text(d, d->form->colon ? d->form->colon : ": ");
-    add_value(d, value, depth + 1);
+    dump_add_string(d, key, strlen(key));
+    dump_add_text(d, d->form->colon ? d->form->colon : ": ");
+    dump_add_value(d, value, depth + 1);
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -178,7 +178,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void add_object(struct dump *d, const json_t *object, unsigned depth)
+static void dump_add_object(struct dump *d, const json_t *object, unsigned depth)
 {
     const size_t n = json_object_size(object);
     const char **keys = calloc(n + 1, sizeof *keys), *key;
@@ -193,12 +193,12 @@ static void add_object(struct dump *d, const json_t *object, unsigned depth)
     }
     if (keys && d->form->sorted)
         qsort(keys, n, sizeof *keys, compare_keys);
-    add(d, "{", 1);
+    dump_add(d, "{", 1);
     for (i = 0; i < n && !d->failed; i++)
         add_member(d, keys[i], json_object_get(object, keys[i]), i == 0, depth);
     if (n > 0)
         add_line(d, depth);
-    add(d, "}", 1);
+    dump_add(d, "}", 1);
     free(keys);
 }
 
@@ -206,49 +206,50 @@ static void add_list(struct dump *d, const json_t *list, unsigned depth)
 {
     const size_t n = json_array_size(list);
 
-    add(d, "[", 1);
+    dump_add(d, "[", 1);
     for (size_t i = 0; i < n && !d->failed; i++) {
         add_between(d, i == 0, depth + 1);
-        add_value(d, json_array_get(list, i), depth + 1);
+        dump_add_value(d, json_array_get(list, i), depth + 1);
     }
     if (n > 0)
         add_line(d, depth);
-    add(d, "]", 1);
+    dump_add(d, "]", 1);
 }
 
-static void add_value(struct dump *d, const json_t *value, unsigned depth)
+static void dump_add_value(struct dump *d, const json_t *value, unsigned depth)
 {
     char number[DUMP_REAL_BYTES];
     const char *wide = wide_spelling(value);
 
     if (wide) {
-        add_text(d, wide);
+        dump_add_text(d, wide);
         return;
     }
     switch (json_typeof(value)) {
     case JSON_OBJECT:
-        add_object(d, value, depth);
+        dump_add_object(d, value, depth);
         break;
     case JSON_ARRAY:
         add_list(d, value, depth);
         break;
     case JSON_STRING:
-        add_string(d, json_string_value(value), json_string_length(value));
+        dump_add_string(d, json_string_value(value), json_string_length(value));
         break;
     case JSON_INTEGER:
-        add(d, number, (size_t)snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(value)));
+        dump_add(d, number,
+                 (size_t)snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(value)));
         break;
     case JSON_REAL:
-        add(d, number, dump_real(number, json_real_value(value)));
+        dump_add(d, number, dump_real(number, json_real_value(value)));
         break;
     case JSON_TRUE:
-        add_text(d, "true");
+        dump_add_text(d, "true");
         break;
     case JSON_FALSE:
-        add_text(d, "false");
+        dump_add_text(d, "false");
         break;
     case JSON_NULL:
-        add_text(d, "null");
+        dump_add_text(d, "null");
         break;
     }
 }
@@ -258,7 +259,7 @@ char *dump_json(size_t *n, const json_t *value, const struct dump_form *form)
     struct dump d = {.form = form};
 
     if (value)
-        add_value(&d, value, 0);
+        dump_add_value(&d, value, 0);
     if (d.failed || !value) {
         free(d.text);
         return NULL;

@@ -22,7 +22,7 @@ int file_size(uint64_t *bytes, const struct file *file, struct error *err)
     return 0;
 }
 
-static int read_served(const struct file *file, char *out, uint64_t n, uint64_t offset, struct error *err)
+static int file_read_served(const struct file *file, char *out, uint64_t n, uint64_t offset, struct error *err)
 {
     int rc = 0;
 
@@ -41,7 +41,7 @@ static int read_served(const struct file *file, char *out, uint64_t n, uint64_t 
 int file_read(const struct file *file, void *out, uint64_t n, uint64_t offset, struct error *err)
 {
     if (file->server)
-        return read_served(file, out, n, offset, err);
+        return file_read_served(file, out, n, offset, err);
     for (uint64_t done = 0; done < n;) {
         const ssize_t got = pread(file->fd, (char *)out + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)

@@ -65,7 +65,7 @@ uint64_t form_bytes(enum form form, uint64_t rows, uint64_t columns)
 /* ---- NF4 -------------------------------------------------------------------------------------------------------- */
 
 /* The number of midpoints between neighbours that are below x: a midpoint itself belongs to the lower code. */
-static unsigned nearest(float x)
+static unsigned form_nearest(float x)
 {
     unsigned code = 0;
 
@@ -83,7 +83,7 @@ void form_encode_nf4(uint8_t *codes, float *scale, const float *values, size_t n
     *scale = is_short && largest < 1e-38f ? 1e-38f : largest;
     for (size_t i = 0; i < n; i++) {
         const float x = is_short ? values[i] / largest : values[i] * inverse;
-        code[i] = (uint8_t)(largest < FORM_LEAST ? NF4_ZERO : nearest(x));
+        code[i] = (uint8_t)(largest < FORM_LEAST ? NF4_ZERO : form_nearest(x));
     }
     code[n] = NF4_ZERO;
     for (size_t i = 0; i < n; i += 2)
@@ -112,14 +112,14 @@ static int code_int8(float value, float factor)
     return (int)fmaxf(-127, fminf(127, rintf(value * factor)));
 }
 
-static float factor_of(float scale)
+static float form_factor_of(float scale)
 {
     return scale < FORM_LEAST ? 0 : 127 / scale;
 }
 
 bool form_reproduces(float scale, const float *values, size_t n)
 {
-    const float factor = factor_of(scale);
+    const float factor = form_factor_of(scale);
 
     for (size_t i = 0; i < n; i++)
         if (form_value_int8(code_int8(values[i], factor), scale) != values[i])
@@ -129,7 +129,7 @@ bool form_reproduces(float scale, const float *values, size_t n)
 
 void form_encode_int8(int8_t *codes, float scale, const float *values, size_t n)
 {
-    const float factor = factor_of(scale);
+    const float factor = form_factor_of(scale);
 
     for (size_t i = 0; i < n; i++)
         codes[i] = (int8_t)code_int8(values[i], factor);

@@ -129,7 +129,7 @@ static ssize_t write_now(const char *text, size_t n)
 }
 
 /* False if all or part of the text was lost. */
-static bool put(const char *text, size_t n)
+static bool log_put(const char *text, size_t n)
 {
     ssize_t written;
 
@@ -171,13 +171,13 @@ static bool tell_dropped(void)
         snprintf(note, sizeof note, "%s%s%u line%s of the log %s dropped: standard error did not take %s\n",
                  atomic_load(&cut) ? "\n" : "", head, n, n > 1 ? "s" : "", n > 1 ? "were" : "was",
                  n > 1 ? "them" : "it");
-    if (put(note, (size_t)used))
+    if (log_put(note, (size_t)used))
         return true;
     atomic_fetch_add(&n_dropped, n);
     return false;
 }
 
-static void write_line(enum log_level level, const char *format, va_list args)
+static void log_write_line(enum log_level level, const char *format, va_list args)
 {
     char line[1024];
 
@@ -189,7 +189,7 @@ static void write_line(enum log_level level, const char *format, va_list args)
     if (n > sizeof line - 2)
         n = sizeof line - 2;
     line[n++] = '\n';
-    if (!tell_dropped() || !put(line, n))
+    if (!tell_dropped() || !log_put(line, n))
         atomic_fetch_add(&n_dropped, 1);
 }
 
@@ -198,7 +198,7 @@ void log_line(const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    write_line(LOG_LEVEL_INFO, format, args);
+    log_write_line(LOG_LEVEL_INFO, format, args);
     va_end(args);
 }
 
@@ -207,7 +207,7 @@ void log_warning(const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    write_line(LOG_LEVEL_WARNING, format, args);
+    log_write_line(LOG_LEVEL_WARNING, format, args);
     va_end(args);
 }
 
@@ -216,6 +216,6 @@ void log_error(const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    write_line(LOG_LEVEL_ERROR, format, args);
+    log_write_line(LOG_LEVEL_ERROR, format, args);
     va_end(args);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void fail(struct notify *notify, const char *doing, int code)
+static void notify_fail(struct notify *notify, const char *doing, int code)
 {
     if (!notify->failed)
         log_warning("the service manager is not told of this process: %s: %s", doing, strerror(code));
@@ -33,7 +33,7 @@ void notify_open(struct notify *out)
     if (n == 0)
         return;
     if ((*path != '/' && *path != '@') || n >= sizeof out->address.sun_path) {
-        fail(out, "NOTIFY_SOCKET", EINVAL);
+        notify_fail(out, "NOTIFY_SOCKET", EINVAL);
         return;
     }
     memcpy(out->address.sun_path, path, n + 1);
@@ -43,7 +43,7 @@ void notify_open(struct notify *out)
     out->watchdog = is_watched();
     out->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (out->fd < 0)
-        fail(out, "socket", errno);
+        notify_fail(out, "socket", errno);
 }
 
 void notify_close(struct notify *notify)
@@ -58,7 +58,7 @@ static void send_lines(struct notify *notify, const char *lines)
     if (notify && notify->fd >= 0 &&
         sendto(notify->fd, lines, strlen(lines), MSG_NOSIGNAL, (const struct sockaddr *)&notify->address,
                notify->n_address) < 0)
-        fail(notify, "NOTIFY_SOCKET", errno);
+        notify_fail(notify, "NOTIFY_SOCKET", errno);
 }
 
 void notify_ready(struct notify *notify, const char *status)

@@ -51,7 +51,7 @@ static bool is_of_proc(int fd)
 
 /* A descriptor of this process by its name in /proc: shared, so that what it leads to is not cut, nor written from its
  * beginning once more. -ELOOP: the path is none. */
-static int share(const char *path)
+static int path_share(const char *path)
 {
     int number, end = 0, fd;
 
@@ -143,7 +143,7 @@ static int walk_pass(struct walk *w, size_t n, size_t n_slashes)
 static int walk_open(struct walk *w, int flags, mode_t mode)
 {
     for (unsigned i = 0; i < MOST_STEPS; i++) {
-        int rc = *w->rest == '/' ? share(w->rest) : -ELOOP;
+        int rc = *w->rest == '/' ? path_share(w->rest) : -ELOOP;
         if (rc != -ELOOP)
             return rc;
         if (*w->rest == '/') {

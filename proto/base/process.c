@@ -100,7 +100,7 @@ static void *await_end(void *arg)
 }
 
 /* True if, with all threads running, RESERVE more bytes of address space can be mapped. */
-static bool has_room(void)
+static bool process_has_room(void)
 {
     enum { RESERVE = 32 << 20 };
     void *room = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -132,7 +132,7 @@ int process_check_threads(unsigned n, struct error *err)
         rc = -pthread_create(&threads[n_made], NULL, await_end, &trial);
         n_made += rc == 0;
     }
-    const bool fits = has_room();
+    const bool fits = process_has_room();
     pthread_mutex_lock(&trial.mutex);
     trial.is_over = true;
     pthread_cond_broadcast(&trial.over);

@@ -27,7 +27,7 @@ uint64_t trace_clock(void)
 
 /* ---- text ------------------------------------------------------------------------------------------------------- */
 
-static void put(struct trace *t, const char *text)
+static void trace_put(struct trace *t, const char *text)
 {
     const size_t n = strlen(text);
 
@@ -44,7 +44,7 @@ static void put_number(struct trace *t, uint64_t value)
     do
         digits[--at] = (char)('0' + value % 10);
     while (value /= 10);
-    put(t, digits + at);
+    trace_put(t, digits + at);
 }
 
 /* Prints nanoseconds in the format's microseconds: "1234.005". */
@@ -53,9 +53,9 @@ static void put_time(struct trace *t, const char *key, uint64_t ns)
     const unsigned rest = (unsigned)(ns % 1000);
     const char fraction[] = {'.', (char)('0' + rest / 100), (char)('0' + rest / 10 % 10), (char)('0' + rest % 10), 0};
 
-    put(t, key);
+    trace_put(t, key);
     put_number(t, ns / 1000);
-    put(t, fraction);
+    trace_put(t, fraction);
 }
 
 /* Begins an event with the fields that all events have, and makes room for it. */
@@ -63,33 +63,33 @@ static void put_event(struct trace *t, const char *phase)
 {
     if (t->n + EVENT_BYTES > TRACE_BYTES)
         trace_flush(t);
-    put(t, begin_of_event);
-    put(t, phase);
-    put(t, "\",\"pid\":");
+    trace_put(t, begin_of_event);
+    trace_put(t, phase);
+    trace_put(t, "\",\"pid\":");
     put_number(t, (uint64_t)t->pid);
-    put(t, ",\"tid\":");
+    trace_put(t, ",\"tid\":");
     put_number(t, (uint64_t)t->tid);
 }
 
-static void put_name(struct trace *t, const char *what, const char *where)
+static void trace_put_name(struct trace *t, const char *what, const char *where)
 {
-    put(t, ",\"name\":\"");
-    put(t, what);
+    trace_put(t, ",\"name\":\"");
+    trace_put(t, what);
     if (where) {
-        put(t, " ");
-        put(t, where);
+        trace_put(t, " ");
+        trace_put(t, where);
     }
-    put(t, "\"");
+    trace_put(t, "\"");
 }
 
 static void put_metadata(struct trace *t, const char *kind, const char *name)
 {
     put_event(t, "M");
-    put_name(t, kind, NULL);
-    put(t, ",\"args\":{\"name\":\"");
-    put(t, name);
-    put(t, "\"}");
-    put(t, end_of_event);
+    trace_put_name(t, kind, NULL);
+    trace_put(t, ",\"args\":{\"name\":\"");
+    trace_put(t, name);
+    trace_put(t, "\"}");
+    trace_put(t, end_of_event);
 }
 
 /* ---- a track ---------------------------------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ void trace_open(struct trace *t, int fd, const char *process, const char *thread
 }
 
 /* Whether a socket waits is said at each call: whoever else holds it could change it. */
-static ssize_t write_text(const struct trace *t)
+static ssize_t trace_write_text(const struct trace *t)
 {
     return t->is_socket ? send(t->fd, t->text, t->n, MSG_DONTWAIT | MSG_NOSIGNAL) : write(t->fd, t->text, t->n);
 }
@@ -115,7 +115,7 @@ static ssize_t write_text(const struct trace *t)
 void trace_flush(struct trace *t)
 {
     if (t->rc == 0 && t->n > 0) {
-        const ssize_t written = write_text(t);
+        const ssize_t written = trace_write_text(t);
         if (written < 0 && t->is_socket && errno == EAGAIN)
             t->n_dropped++;
         else if (written < 0)
@@ -141,17 +141,17 @@ void trace_end(struct trace *t, uint64_t since, const char *what, const char *wh
     put_event(t, "X");
     put_time(t, ",\"ts\":", since);
     put_time(t, ",\"dur\":", now - since);
-    put_name(t, what, where);
+    trace_put_name(t, what, where);
     for (int i = 0; args && args[i].key; i++) {
         assert(i < MAX_ARGS);
-        put(t, i == 0 ? ",\"args\":{\"" : ",\"");
-        put(t, args[i].key);
-        put(t, "\":");
+        trace_put(t, i == 0 ? ",\"args\":{\"" : ",\"");
+        trace_put(t, args[i].key);
+        trace_put(t, "\":");
         put_number(t, args[i].value);
     }
     if (args && args->key)
-        put(t, "}");
-    put(t, end_of_event);
+        trace_put(t, "}");
+    trace_put(t, end_of_event);
 }
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */

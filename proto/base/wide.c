@@ -32,10 +32,10 @@ const char *wide_spelling(const json_t *value)
     return json_string_value(json_object_getn(value, key, 1));
 }
 
-static json_t *read_value(struct reading *r);
+static json_t *wide_read_value(struct reading *r);
 
 /* The next byte after white space; 0: none. */
-static char next(struct reading *r)
+static char wide_next(struct reading *r)
 {
     while (r->at < r->n && memchr(" \t\n\r", r->text[r->at], 4))
         r->at++;
@@ -43,7 +43,7 @@ static char next(struct reading *r)
     return r->at < r->n ? r->text[r->at] : 0;
 }
 
-static json_t *read_string(struct reading *r)
+static json_t *wide_read_string(struct reading *r)
 {
     const size_t from = r->at++;
 
@@ -95,7 +95,7 @@ static json_t *wide_number(const char *text, size_t n)
 }
 
 /* A number, a name of one, or true, false or null. */
-static json_t *read_word(struct reading *r)
+static json_t *wide_read_word(struct reading *r)
 {
     const char *from = r->text + r->at;
     size_t n = 0;
@@ -109,17 +109,17 @@ static json_t *read_word(struct reading *r)
 }
 
 /* Reads a member of an object, or an element of a list, into it. */
-static bool read_member(struct reading *r, json_t *box)
+static bool wide_read_member(struct reading *r, json_t *box)
 {
     if (json_is_array(box))
-        return json_array_append_new(box, read_value(r)) == 0;
-    json_t *name = next(r) == '"' ? read_string(r) : NULL;
+        return json_array_append_new(box, wide_read_value(r)) == 0;
+    json_t *name = wide_next(r) == '"' ? wide_read_string(r) : NULL;
     const char *text = json_string_value(name);
-    bool ok = text && strlen(text) == json_string_length(name) && next(r) == ':';
+    bool ok = text && strlen(text) == json_string_length(name) && wide_next(r) == ':';
     if (ok && r->flags & JSON_REJECT_DUPLICATES && json_object_get(box, text))
         ok = false;
     r->at += ok;
-    ok = ok && json_object_set_new(box, text, read_value(r)) == 0;
+    ok = ok && json_object_set_new(box, text, wide_read_value(r)) == 0;
     json_decref(name);
     return ok;
 }
@@ -129,13 +129,13 @@ static json_t *read_box(struct reading *r, json_t *box, char end)
     bool ok = box && r->depth++ < MOST_DEPTH;
 
     r->at++;
-    if (ok && next(r) == end) {
+    if (ok && wide_next(r) == end) {
         r->at++, r->depth--;
         return box;
     }
     while (ok) {
-        ok = read_member(r, box);
-        const char after = ok ? next(r) : 0;
+        ok = wide_read_member(r, box);
+        const char after = ok ? wide_next(r) : 0;
         r->at += ok;
         if (after == end) {
             r->depth--;
@@ -147,14 +147,14 @@ static json_t *read_box(struct reading *r, json_t *box, char end)
     return NULL;
 }
 
-static json_t *read_value(struct reading *r)
+static json_t *wide_read_value(struct reading *r)
 {
-    const char first = next(r);
+    const char first = wide_next(r);
 
     return first == '{'   ? read_box(r, json_object(), '}')
            : first == '[' ? read_box(r, json_array(), ']')
-           : first == '"' ? read_string(r)
-                          : read_word(r);
+           : first == '"' ? wide_read_string(r)
+                          : wide_read_word(r);
 }
 
 /* Says where the text ended, as jansson does. */
@@ -173,9 +173,9 @@ json_t *wide_read(const char *text, size_t n, size_t flags, json_error_t *why)
 
     if (value || n == 0)
         return value;
-    const char begin = next(&r);
-    value = begin == '{' || begin == '[' || flags & JSON_DECODE_ANY ? read_value(&r) : NULL;
-    if (value && !(flags & JSON_DISABLE_EOF_CHECK) && next(&r) != 0) {
+    const char begin = wide_next(&r);
+    value = begin == '{' || begin == '[' || flags & JSON_DECODE_ANY ? wide_read_value(&r) : NULL;
+    if (value && !(flags & JSON_DISABLE_EOF_CHECK) && wide_next(&r) != 0) {
         json_decref(value);
         value = NULL;
     } else if (value && why) {

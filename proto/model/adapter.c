@@ -46,7 +46,7 @@ void model_set_saved(struct model *model)
 
 /* ---- the key of config.json ---- */
 
-static int refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
+static int adapter_refuse(struct error *err, const char *name, const json_t *value, const char *accepted)
 {
     char *text = dump_json(NULL, value, &dump_compact);
 
@@ -56,7 +56,7 @@ static int refuse(struct error *err, const char *name, const json_t *value, cons
 }
 
 /* A list of strings as "a,b". */
-static int read_names(char *out, size_t size, const char *name, const json_t *value, struct error *err)
+static int adapter_read_names(char *out, size_t size, const char *name, const json_t *value, struct error *err)
 {
     size_t i, n = 0;
     json_t *item;
@@ -65,33 +65,33 @@ static int read_names(char *out, size_t size, const char *name, const json_t *va
     if (!value || json_is_null(value))
         return 0;
     if (!json_is_array(value))
-        return refuse(err, name, value, "it must be a list of names");
+        return adapter_refuse(err, name, value, "it must be a list of names");
     json_array_foreach(value, i, item)
     {
         const char *text = json_string_value(item);
         if (!text || !*text || strchr(text, ','))
-            return refuse(err, name, value, "it must be a list of names");
+            return adapter_refuse(err, name, value, "it must be a list of names");
         if (strlen(text) + 2 > size - n)
-            return refuse(err, name, value, "these names are too long");
+            return adapter_refuse(err, name, value, "these names are too long");
         n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", text);
     }
     return 0;
 }
 
 /* NaN: it is no number. */
-static double number_of(const json_t *peft, const char *name, double otherwise)
+static double adapter_number_of(const json_t *peft, const char *name, double otherwise)
 {
     const json_t *value = json_object_get(peft, name);
 
     return !value ? otherwise : json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static float factor_of(const json_t *peft, double rank, double alpha)
+static float adapter_factor_of(const json_t *peft, double rank, double alpha)
 {
     return (float)(alpha / (json_is_true(json_object_get(peft, "use_rslora")) ? sqrt(rank) : rank));
 }
 
-static int read_map(struct program_adapter_map *out, const json_t *value, const json_t *peft, struct error *err)
+static int adapter_read_map(struct program_adapter_map *out, const json_t *value, const json_t *peft, struct error *err)
 {
     const json_int_t rank = json_integer_value(json_array_get(value, 0));
     const double alpha = json_number_value(json_array_get(value, 1));
@@ -100,8 +100,8 @@ static int read_map(struct program_adapter_map *out, const json_t *value, const 
     if (json_is_null(value))
         return 0;
     if (rank < 1 || rank > ADAPTER_MOST_RANK || !(alpha > 0 && alpha <= 1e6))
-        return refuse(err, "forms", value, "a map's form must be a rank and an alpha, or null");
-    *out = (struct program_adapter_map){(uint32_t)rank, factor_of(peft, (double)rank, alpha)};
+        return adapter_refuse(err, "forms", value, "a map's form must be a rank and an alpha, or null");
+    *out = (struct program_adapter_map){(uint32_t)rank, adapter_factor_of(peft, (double)rank, alpha)};
     return 0;
 }
 
@@ -112,18 +112,19 @@ static int read_maps(struct model_adapter_forms *out, uint32_t *most, const json
     int rc = 0;
 
     if (n_modules > ADAPTER_MAPS || json_array_size(forms) < 1 || json_array_size(forms) > ADAPTER_FORMS)
-        return refuse(err, "forms", forms, "it must be a list of 1 to 64 forms, of at most 32 modules");
+        return adapter_refuse(err, "forms", forms, "it must be a list of 1 to 64 forms, of at most 32 modules");
     for (*most = 0; !rc && out->n < json_array_size(forms); out->n++) {
         const json_t *form = json_array_get(forms, out->n);
         if (json_array_size(form) != n_modules)
-            return refuse(err, "forms", form, "a form must have a rank and an alpha, or null, for each of the modules");
+            return adapter_refuse(err, "forms", form,
+                                  "a form must have a rank and an alpha, or null, for each of the modules");
         for (size_t i = 0; !rc && i < n_modules; i++) {
             struct program_adapter_map *map = &out->maps[out->n][i];
-            rc = read_map(map, json_array_get(form, i), peft, err);
+            rc = adapter_read_map(map, json_array_get(form, i), peft, err);
             *most = *most < map->rank ? map->rank : *most;
         }
     }
-    return rc || *most > 0 ? rc : refuse(err, "forms", forms, "one of them must adapt a module");
+    return rc || *most > 0 ? rc : adapter_refuse(err, "forms", forms, "one of them must adapt a module");
 }
 
 static int read_form(uint8_t *out, const struct model_adapter_forms *forms, const char *name, const json_t *value,
@@ -132,7 +133,7 @@ static int read_form(uint8_t *out, const struct model_adapter_forms *forms, cons
     const json_int_t form = json_is_integer(value) ? json_integer_value(value) : -1;
 
     if (form < 0 || form >= forms->n)
-        return refuse(err, name, value, "it must be the place of one of the forms");
+        return adapter_refuse(err, name, value, "it must be the place of one of the forms");
     *out = (uint8_t)form;
     return 0;
 }
@@ -155,26 +156,26 @@ static int read_forms(struct model_adapter *out, const json_t *value, uint32_t n
 int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t n_blocks, struct error *err)
 {
     const json_t *peft = json_object_get(value, "peft");
-    const double rank = number_of(peft, "r", 8), alpha = number_of(peft, "lora_alpha", 8),
-                 dropout = number_of(peft, "lora_dropout", 0);
+    const double rank = adapter_number_of(peft, "r", 8), alpha = adapter_number_of(peft, "lora_alpha", 8),
+                 dropout = adapter_number_of(peft, "lora_dropout", 0);
 
     *out = (struct model_adapter){0};
     if (!(rank >= 1 && rank <= ADAPTER_MOST_RANK && rank == floor(rank)))
-        return refuse(err, "r", json_object_get(peft, "r"), "it must be a whole number from 1 to 4096");
+        return adapter_refuse(err, "r", json_object_get(peft, "r"), "it must be a whole number from 1 to 4096");
     if (!(alpha > 0 && alpha <= 1e6))
-        return refuse(err, "lora_alpha", json_object_get(peft, "lora_alpha"),
-                      "it must be greater than 0 and at most 1e6");
+        return adapter_refuse(err, "lora_alpha", json_object_get(peft, "lora_alpha"),
+                              "it must be greater than 0 and at most 1e6");
     if (!(dropout >= 0 && dropout < 1))
-        return refuse(err, "lora_dropout", json_object_get(peft, "lora_dropout"),
-                      "it must be at least 0 and less than 1");
-    int rc = read_names(out->modules, sizeof out->modules, "modules", json_object_get(value, "modules"), err);
+        return adapter_refuse(err, "lora_dropout", json_object_get(peft, "lora_dropout"),
+                              "it must be at least 0 and less than 1");
+    int rc = adapter_read_names(out->modules, sizeof out->modules, "modules", json_object_get(value, "modules"), err);
     if (!rc)
-        rc = read_names(out->trained, sizeof out->trained, "modules_to_save", json_object_get(peft, "modules_to_save"),
-                        err);
+        rc = adapter_read_names(out->trained, sizeof out->trained, "modules_to_save",
+                                json_object_get(peft, "modules_to_save"), err);
     if (rc)
         return rc;
     out->rank = (uint32_t)rank;
-    out->factor = factor_of(peft, rank, alpha);
+    out->factor = adapter_factor_of(peft, rank, alpha);
     out->dropout = (float)dropout;
     out->unties = json_is_true(json_object_get(value, "unties"));
     return json_object_get(value, "forms") ? read_forms(out, value, n_blocks, err) : 0;

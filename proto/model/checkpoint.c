@@ -90,7 +90,7 @@ void checkpoint_free(struct checkpoint *checkpoint)
     *checkpoint = (struct checkpoint){0};
 }
 
-static int by_offset(const void *a, const void *b)
+static int checkpoint_by_offset(const void *a, const void *b)
 {
     const struct checkpoint_run *left = a, *right = b;
 
@@ -104,7 +104,7 @@ static json_t *print_file(struct checkpoint_file *file)
     char hash[HASH_DIGITS + 1];
 
     if (file->n_runs)
-        qsort(file->runs, file->n_runs, sizeof *file->runs, by_offset);
+        qsort(file->runs, file->n_runs, sizeof *file->runs, checkpoint_by_offset);
     for (size_t i = 0; i < file->n_runs; i++) {
         const struct checkpoint_run *run = &file->runs[i];
         snprintf(hash, sizeof hash, "%016" PRIx64, run->hash);
@@ -159,7 +159,7 @@ static int fail_read(struct error *err, const char *name)
 }
 
 /* An open regular file of the directory. */
-static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *name, struct error *err)
+static int checkpoint_open_file(int *fd, uint64_t *bytes, int directory_fd, const char *name, struct error *err)
 {
     struct stat st;
     int rc = 0;
@@ -178,8 +178,8 @@ static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *nam
     return rc;
 }
 
-static int read_served(const struct file *from, void *out, size_t n, uint64_t offset, const char *name,
-                       struct error *err)
+static int checkpoint_read_served(const struct file *from, void *out, size_t n, uint64_t offset, const char *name,
+                                  struct error *err)
 {
     const int rc = file_read(from, out, n, offset, err);
 
@@ -192,7 +192,7 @@ static int read_served(const struct file *from, void *out, size_t n, uint64_t of
 static int read_at(const struct file *from, void *out, size_t n, uint64_t offset, const char *name, struct error *err)
 {
     if (from->server)
-        return read_served(from, out, n, offset, name, err);
+        return checkpoint_read_served(from, out, n, offset, name, err);
     for (size_t used = 0; used < n;) {
         const ssize_t got = pread(from->fd, (char *)out + used, n - used, (off_t)(offset + used));
         if (got < 0 && errno == EINTR)
@@ -209,7 +209,7 @@ static int read_at(const struct file *from, void *out, size_t n, uint64_t offset
 static int load_text(char **text, size_t *n, int directory_fd, struct error *err)
 {
     uint64_t bytes;
-    int fd, rc = open_file(&fd, &bytes, directory_fd, CHECKPOINT_TRAINING, err);
+    int fd, rc = checkpoint_open_file(&fd, &bytes, directory_fd, CHECKPOINT_TRAINING, err);
 
     *text = NULL;
     if (rc != 0)
@@ -363,7 +363,7 @@ struct checking {
     void *data;
 };
 
-static int check_run(const struct checking *c, const struct checkpoint_run *run, struct error *err)
+static int checkpoint_check_run(const struct checking *c, const struct checkpoint_run *run, struct error *err)
 {
     XXH3_64bits_reset(c->state);
     for (uint64_t done = 0; done < run->bytes;) {
@@ -390,14 +390,15 @@ static int check_runs(struct checking *c, const struct checkpoint_file *file, st
 
     c->name = file->name;
     for (size_t i = 0; rc == 0 && i < file->n_runs; i++)
-        rc = check_run(c, &file->runs[i], err);
+        rc = checkpoint_check_run(c, &file->runs[i], err);
     return rc;
 }
 
-static int check_file(struct checking *c, const struct checkpoint_file *file, int directory_fd, struct error *err)
+static int checkpoint_check_file(struct checking *c, const struct checkpoint_file *file, int directory_fd,
+                                 struct error *err)
 {
     uint64_t bytes;
-    int fd, rc = open_file(&fd, &bytes, directory_fd, file->name, err);
+    int fd, rc = checkpoint_open_file(&fd, &bytes, directory_fd, file->name, err);
 
     if (rc != 0)
         return rc == -ENOENT ? -EINVAL : rc;
@@ -435,7 +436,7 @@ int checkpoint_check(const struct checkpoint *checkpoint, int directory_fd, cons
         rc = error_set(err, -EINVAL, "training.json: %s is not among its files", name);
     for (size_t i = 0; rc == 0 && i < checkpoint->n_files; i++)
         if (!name || strcmp(name, checkpoint->files[i].name) == 0)
-            rc = check_file(&c, &checkpoint->files[i], directory_fd, err);
+            rc = checkpoint_check_file(&c, &checkpoint->files[i], directory_fd, err);
     checking_free(&c);
     return rc;
 }

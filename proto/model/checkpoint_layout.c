@@ -7,14 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static uint64_t first_moment(const struct model *model)
+static uint64_t checkpoint_layout_first_moment(const struct model *model)
 {
     return 1 + (model->sparse.keep > 0);
 }
 
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
 {
-    return first_moment(model) + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
+    return checkpoint_layout_first_moment(model) + (second ? model->n_trained_tensors : 0) +
+           model->tensors[tensor].rank;
 }
 
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
@@ -56,12 +57,13 @@ const char *checkpoint_weights_name(const struct model *model)
 
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
 {
-    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + model->n_sparse + map;
+    return checkpoint_layout_first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + model->n_sparse +
+           map;
 }
 
 uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number)
 {
-    return first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + number;
+    return checkpoint_layout_first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + number;
 }
 
 uint64_t checkpoint_count_places(const struct model *model)

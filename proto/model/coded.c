@@ -45,8 +45,8 @@ static struct safetensors_entry *find(const struct finding *f, const char *stem,
 }
 
 /* Finds a companion with n elements of a type, and marks it. */
-static int take(const struct safetensors_entry **out, const struct finding *f, const char *stem, size_t n_stem,
-                const char *end, const char *dtype, uint64_t n, struct error *err)
+static int coded_take(const struct safetensors_entry **out, const struct finding *f, const char *stem, size_t n_stem,
+                      const char *end, const char *dtype, uint64_t n, struct error *err)
 {
     struct safetensors_entry *entry = find(f, stem, n_stem, end);
 
@@ -62,8 +62,8 @@ static int take(const struct safetensors_entry **out, const struct finding *f, c
 }
 
 /* Memory for the form of a tensor: its kind and its codes are set. */
-static int begin(struct coded **out, const struct finding *f, enum coded_kind kind, struct safetensors_entry *codes,
-                 struct error *err)
+static int coded_begin(struct coded **out, const struct finding *f, enum coded_kind kind,
+                       struct safetensors_entry *codes, struct error *err)
 {
     struct coded *coded = NULL;
 
@@ -117,20 +117,20 @@ static int read_state(struct safetensors_entry *codes, struct coded *coded, cons
     return 0;
 }
 
-static int take_tables(const struct finding *f, struct coded *coded, const char *stem, size_t n_stem, uint64_t n,
-                       struct error *err)
+static int coded_take_tables(const struct finding *f, struct coded *coded, const char *stem, size_t n_stem, uint64_t n,
+                             struct error *err)
 {
     const uint64_t n_scales = size_pieces(n, coded->block);
-    int rc = take(&coded->table, f, stem, n_stem, ".quant_map", "F32", 16, err);
+    int rc = coded_take(&coded->table, f, stem, n_stem, ".quant_map", "F32", 16, err);
 
     if (rc == 0)
-        rc = take(&coded->scales, f, stem, n_stem, ".absmax", coded->outer_block ? "U8" : "F32", n_scales, err);
+        rc = coded_take(&coded->scales, f, stem, n_stem, ".absmax", coded->outer_block ? "U8" : "F32", n_scales, err);
     if (rc != 0 || !coded->outer_block)
         return rc;
-    rc = take(&coded->outer_table, f, stem, n_stem, ".nested_quant_map", "F32", OUTER_TABLE, err);
+    rc = coded_take(&coded->outer_table, f, stem, n_stem, ".nested_quant_map", "F32", OUTER_TABLE, err);
     return rc != 0 ? rc
-                   : take(&coded->outer_scales, f, stem, n_stem, ".nested_absmax", "F32",
-                          size_pieces(n_scales, coded->outer_block), err);
+                   : coded_take(&coded->outer_scales, f, stem, n_stem, ".nested_absmax", "F32",
+                                size_pieces(n_scales, coded->outer_block), err);
 }
 
 static int find_table(const struct finding *f, struct safetensors_entry *state, struct error *err)
@@ -145,7 +145,7 @@ static int find_table(const struct finding *f, struct safetensors_entry *state, 
     if (!codes || n > sizeof text)
         return error_set(err, -EINVAL, codes ? "%.100s is longer than 4096 bytes" : "%.100s: its tensor is missing",
                          state->name);
-    int rc = begin(&coded, f, CODED_TABLE, codes, err);
+    int rc = coded_begin(&coded, f, CODED_TABLE, codes, err);
     if (rc == 0)
         rc = file_read(&state->file, text, n, state->offset, err);
     if (rc != 0)
@@ -155,12 +155,12 @@ static int find_table(const struct finding *f, struct safetensors_entry *state, 
                                 : error_set(err, -EINVAL, "%.100s is not a JSON object", state->name);
     json_decref(object);
     if (rc == 0)
-        rc = take_tables(f, coded, state->name, n_stem, codes->n, err);
+        rc = coded_take_tables(f, coded, state->name, n_stem, codes->n, err);
     codes->coded = coded;
     return rc;
 }
 
-static int find_rows(const struct finding *f, struct safetensors_entry *scales, struct error *err)
+static int coded_find_rows(const struct finding *f, struct safetensors_entry *scales, struct error *err)
 {
     const size_t n_stem = strlen(scales->name) - strlen(".SCB");
     struct safetensors_entry *codes = find(f, scales->name, n_stem, ".weight"),
@@ -180,13 +180,13 @@ static int find_rows(const struct finding *f, struct safetensors_entry *scales, 
     if (rc == 0 && format != 0)
         rc = error_set(err, -EINVAL, "%.100s is %u: only 0, rows in order, is read", layout->name, format);
     if (rc == 0)
-        rc = begin(&coded, f, CODED_ROWS, codes, err);
+        rc = coded_begin(&coded, f, CODED_ROWS, codes, err);
     if (rc != 0)
         return rc;
     coded->block = codes->shape[1];
     codes->type = SAFETENSORS_F32;
     codes->coded = coded;
-    return take(&coded->scales, f, scales->name, n_stem, ".SCB", "F32", codes->shape[0], err);
+    return coded_take(&coded->scales, f, scales->name, n_stem, ".SCB", "F32", codes->shape[0], err);
 }
 
 static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, struct error *err)
@@ -197,7 +197,7 @@ static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, 
     if (strcmp(codes->dtype, "U8") != 0 || codes->n_dims != 3 || codes->shape[2] != MX_BLOCK / 2)
         return error_set(err, -EINVAL, "%.100s is not (rows, blocks, %d) of U8, as MXFP4's blocks are", codes->name,
                          MX_BLOCK / 2);
-    const int rc = begin(&coded, f, CODED_MXFP4, codes, err);
+    const int rc = coded_begin(&coded, f, CODED_MXFP4, codes, err);
     if (rc != 0)
         return rc;
     coded->block = MX_BLOCK;
@@ -206,7 +206,7 @@ static int find_mxfp4(const struct finding *f, struct safetensors_entry *codes, 
     codes->shape[1] *= MX_BLOCK;
     codes->n *= 2; /* fits: the codes do */
     codes->coded = coded;
-    return take(&coded->scales, f, codes->name, n_stem, "_scales", "U8", coded->codes.n / (MX_BLOCK / 2), err);
+    return coded_take(&coded->scales, f, codes->name, n_stem, "_scales", "U8", coded->codes.n / (MX_BLOCK / 2), err);
 }
 
 int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
@@ -220,7 +220,7 @@ int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
             if (strstr(entry->name, state_mark))
                 rc = find_table(&f, entry, err);
             else if (text_ends_with(entry->name, ".SCB"))
-                rc = find_rows(&f, entry, err);
+                rc = coded_find_rows(&f, entry, err);
             else if (text_ends_with(entry->name, "_blocks"))
                 rc = find_mxfp4(&f, entry, err);
         }
@@ -229,8 +229,8 @@ int coded_find(struct safetensors *files, unsigned n_files, struct error *err)
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
-static int read_numbers(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
-                        struct error *err)
+static int coded_read_numbers(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                              struct error *err)
 {
     return file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
 }
@@ -241,14 +241,15 @@ static int read_nested(float *out, const struct coded *coded, uint64_t first, ui
     enum { PART = 4096 };
     float table[OUTER_TABLE], outer[PART / LEAST_BLOCK + 1];
     uint8_t codes[PART];
-    int rc = read_numbers(table, coded->outer_table, 0, OUTER_TABLE, err);
+    int rc = coded_read_numbers(table, coded->outer_table, 0, OUTER_TABLE, err);
 
     for (uint64_t done = 0, now; rc == 0 && done < n; done += now) {
         const uint64_t at = first + done, begin = at / coded->outer_block;
         now = n - done < PART ? n - done : PART;
         rc = file_read(&coded->scales->file, codes, now, coded->scales->offset + at, err);
         if (rc == 0)
-            rc = read_numbers(outer, coded->outer_scales, begin, (at + now - 1) / coded->outer_block - begin + 1, err);
+            rc = coded_read_numbers(outer, coded->outer_scales, begin, (at + now - 1) / coded->outer_block - begin + 1,
+                                    err);
         for (uint64_t i = 0; rc == 0 && i < now; i++)
             out[done + i] = table[codes[i]] * outer[(at + i) / coded->outer_block - begin];
     }
@@ -281,11 +282,11 @@ static int read_scales(struct safetensors_window *out, const struct coded *coded
         memcpy(out->table, e2m1, sizeof e2m1);
         return read_exponents(out->scales, coded, begin, n_scales, err);
     }
-    const int rc = coded->table ? read_numbers(out->table, coded->table, 0, 16, err) : 0;
+    const int rc = coded->table ? coded_read_numbers(out->table, coded->table, 0, 16, err) : 0;
     if (rc != 0)
         return rc;
     return coded->outer_scales ? read_nested(out->scales, coded, begin, n_scales, err)
-                               : read_numbers(out->scales, coded->scales, begin, n_scales, err);
+                               : coded_read_numbers(out->scales, coded->scales, begin, n_scales, err);
 }
 
 /* Position in the file of an element's code, and bytes of the codes from there to that of element first + n - 1. */
@@ -294,7 +295,7 @@ static uint64_t codes_at(const struct coded *coded, uint64_t first)
     return coded->codes.offset + (coded->kind == CODED_ROWS ? first : first / 2);
 }
 
-static uint64_t codes_bytes(const struct coded *coded, uint64_t first, uint64_t n)
+static uint64_t coded_codes_bytes(const struct coded *coded, uint64_t first, uint64_t n)
 {
     return coded->kind == CODED_ROWS ? n : (first + n + 1) / 2 - first / 2;
 }
@@ -329,7 +330,7 @@ int coded_window(struct safetensors_window *out, const struct coded *coded, uint
     out->first = coded->kind == CODED_ROWS ? first : first / 2 * 2;
     return rc != 0 ? rc
                    : file->server->window(file->server, &out->bytes, file->index, codes_at(coded, first),
-                                          codes_bytes(coded, first, n), 0, err);
+                                          coded_codes_bytes(coded, first, n), 0, err);
 }
 
 void coded_convert(float *out, const struct coded *coded, const struct safetensors_window *window, uint64_t first,
@@ -366,7 +367,7 @@ int coded_read(float *out, const struct coded *coded, uint64_t first, uint64_t n
         window.first = coded->kind == CODED_ROWS ? at : at / 2 * 2;
         rc = read_scales(&window, coded, at, now, err);
         if (rc == 0)
-            rc = file_read(&coded->codes.file, codes, codes_bytes(coded, at, now), codes_at(coded, at), err);
+            rc = file_read(&coded->codes.file, codes, coded_codes_bytes(coded, at, now), codes_at(coded, at), err);
         if (rc == 0)
             coded_convert(out + done, coded, &window, at, now);
     }

@@ -42,7 +42,7 @@ static int read_widths(struct model_config *out, const char *key, const json_t *
                                 : config_read_count(&out->inner_width, key, value, err);
 }
 
-static int read_real(float *out, const char *key, const json_t *value, struct error *err)
+static int config_values_read_real(float *out, const char *key, const json_t *value, struct error *err)
 {
     if (!json_is_number(value))
         return model_config_refuse(err, key, value, "it must be a number");
@@ -57,7 +57,7 @@ void config_add_choice(char *text, size_t size, int i, int n, const char *name)
     snprintf(text + at, size - at, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", name);
 }
 
-static int read_word(int *out, const struct family_key *key, const json_t *value, struct error *err)
+static int config_values_read_word(int *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     const char *word = json_string_value(value);
     char accepted[120] = "it must be ";
@@ -87,7 +87,7 @@ static int read_layers(struct config_layers *out, const struct family_key *key, 
     json_array_foreach(value, i, item)
     {
         int word = 0;
-        const int rc = read_word(&word, key, item, err);
+        const int rc = config_values_read_word(&word, key, item, err);
         if (rc)
             return rc;
         if (word)
@@ -128,7 +128,7 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
         return key->type == FAMILY_WIDTHS_OR_NULL ? read_widths(out, key->name, value, err)
                                                   : config_read_count(field, key->name, value, err);
     case FAMILY_REAL:
-        return read_real(field, key->name, value, err);
+        return config_values_read_real(field, key->name, value, err);
     case FAMILY_REAL_OR_NULL:
         if (json_is_null(value)) {
             *(float *)field = 0;
@@ -136,9 +136,9 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
         }
         if (json_is_number(value) && !(json_number_value(value) > 0))
             return model_config_refuse(err, key->name, value, "it must be null or greater than 0");
-        return read_real(field, key->name, value, err);
+        return config_values_read_real(field, key->name, value, err);
     case FAMILY_REAL_OR_DEFAULT:
-        return json_is_null(value) ? 0 : read_real(field, key->name, value, err);
+        return json_is_null(value) ? 0 : config_values_read_real(field, key->name, value, err);
     case FAMILY_SWITCH:
         if (!json_is_boolean(value))
             return model_config_refuse(err, key->name, value, "it must be true or false");
@@ -147,7 +147,7 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_ACTIVATION:
         return read_activation(field, key->name, value, err);
     case FAMILY_WORD:
-        return read_word(field, key, value, err);
+        return config_values_read_word(field, key, value, err);
     case FAMILY_LAYERS:
         return read_layers(field, key, value, err);
     case FAMILY_KERNELS:

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A block is dropped if it is small. */
-static uint32_t word_of(uint64_t seed, uint64_t step, uint32_t block)
+static uint32_t drop_word_of(uint64_t seed, uint64_t step, uint32_t block)
 {
     uint32_t words[4];
 
@@ -23,7 +23,7 @@ void model_drop_draw(struct model_drop *out, uint32_t n_blocks, double p, uint64
     assert(n_blocks <= 64 * MODEL_DROP_WORDS);
     *out = (struct model_drop){0};
     for (uint32_t block = 0; block < n_blocks; block++)
-        if (word_of(seed, step, block) < threshold)
+        if (drop_word_of(seed, step, block) < threshold)
             model_drop_add(out, block);
 }
 
@@ -33,7 +33,7 @@ void model_drop_keep_one(struct model_drop *drop, const struct model_drop *train
     uint32_t largest = 0, kept = n_blocks;
 
     for (uint32_t block = 0; block < n_blocks; block++) {
-        const uint32_t word = word_of(seed, step, block);
+        const uint32_t word = drop_word_of(seed, step, block);
         if (model_drop_holds(trained, block) && !model_drop_holds(drop, block))
             return;
         if (model_drop_holds(trained, block) && (kept == n_blocks || word > largest))

@@ -65,25 +65,25 @@ bool encoder_old_name(char *out, size_t size, const char *name)
     return true;
 }
 
-static struct program_norm_options norm_of(const struct model_config *c)
+static struct program_norm_options encoder_norm_of(const struct model_config *c)
 {
     return (struct program_norm_options){.epsilon = c->norm_epsilon, .bias = true};
 }
 
-static struct program_linear_options linear_of(const struct model_config *c)
+static struct program_linear_options encoder_linear_of(const struct model_config *c)
 {
     return (struct program_linear_options){.deviation = c->initializer_range, .bias = true, .out_in = true};
 }
 
-static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
+static struct program_dropout encoder_dropout_of(const struct model_config *c, enum random_site site)
 {
     return (struct program_dropout){.p = encoder_of(c)->dropout_hidden, .site = site};
 }
 
 void encoder_write_embedding(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_dropout dropout = dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
+    const struct program_norm_options norm = encoder_norm_of(c);
+    const struct program_dropout dropout = encoder_dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
     const int x = program_begin(p, c->width);
 
     program_end(p, program_drop(p, program_norm(p, x, "embeddings.LayerNorm", &norm), &dropout));
@@ -92,8 +92,8 @@ void encoder_write_embedding(struct program *p, const struct model_config *c)
 /* Norms after: r = norm(x + attention(x)), y = norm(r + mlp(r)). */
 void encoder_write_block(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_linear_options linear = linear_of(c);
+    const struct program_norm_options norm = encoder_norm_of(c);
+    const struct program_linear_options linear = encoder_linear_of(c);
     const struct program_part qkv[] = {{"attention.self.query", c->width},
                                        {"attention.self.key", c->width},
                                        {"attention.self.value", c->width}};
@@ -103,8 +103,8 @@ void encoder_write_block(struct program *p, const struct model_config *c)
         .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
         .dropout = {.p = encoder_of(c)->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_dropout after_attention = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
-    const struct program_dropout after_mlp = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
+    const struct program_dropout after_attention = encoder_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const struct program_dropout after_mlp = encoder_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
 
     const int x = program_begin(p, c->width);
     const int a = program_attention(p, program_linears(p, x, qkv, 3, &linear), &attention);
@@ -118,8 +118,8 @@ void encoder_write_block(struct program *p, const struct model_config *c)
 void encoder_write_head(struct program *p, const struct model_config *c, const struct encoder_head *names,
                         enum model_activation activation)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_linear_options linear = linear_of(c);
+    const struct program_norm_options norm = encoder_norm_of(c);
+    const struct program_linear_options linear = encoder_linear_of(c);
     const int x = program_begin(p, c->width);
     const int g = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), activation);
 
@@ -129,7 +129,7 @@ void encoder_write_head(struct program *p, const struct model_config *c, const s
 
 void encoder_write_classifier(struct program *p, const struct model_config *c, const struct encoder_classifier *names)
 {
-    const struct program_linear_options linear = linear_of(c);
+    const struct program_linear_options linear = encoder_linear_of(c);
     const float drop = encoder_of(c)->dropout_classifier;
     const struct program_dropout before = {.p = names->drops_input ? drop : 0, .site = RANDOM_DROPOUT_CLASSIFIER_INPUT};
     const struct program_dropout after = {.p = drop, .site = RANDOM_DROPOUT_CLASSIFIER};

@@ -37,7 +37,7 @@ bool model_is_matrix(const struct model *m, uint32_t tensor)
 /* Frozen ones are in the job's type, or coded. A unit has its pieces in this order. */
 enum kind { TRAINED, VALUES, CODED, KINDS };
 
-static enum kind kind_of(const struct model *m, const struct model_piece *piece)
+static enum kind freeze_kind_of(const struct model *m, const struct model_piece *piece)
 {
     return !is_frozen(m, piece) ? TRAINED : piece->form == FORM_VALUES ? VALUES : CODED;
 }
@@ -48,7 +48,7 @@ static void place_pieces(struct model *m, struct model_unit *unit, enum kind kin
     struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
 
     for (struct model_piece *p = first; p < end; p++) {
-        if (kind_of(m, p) != kind)
+        if (freeze_kind_of(m, p) != kind)
             continue;
         p->offset = *n;
         *n += p->n;

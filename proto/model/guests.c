@@ -63,8 +63,8 @@ static int check_family(const struct model_config *host, const struct family *gu
                                              : "it reads other values than that model's blocks");
 }
 
-static int read_config(struct model_guest *out, const struct model_config *host, const json_t *object,
-                       struct error *err)
+static int guests_read_config(struct model_guest *out, const struct model_config *host, const json_t *object,
+                              struct error *err)
 {
     struct model_config config;
     int rc = json_is_object(object) ? model_config_read(&config, object, host, err)
@@ -83,7 +83,7 @@ int model_guest_check(const struct model_config *config, const json_t *guest, st
 {
     struct model_guest unused;
 
-    return read_config(&unused, config, guest, err);
+    return guests_read_config(&unused, config, guest, err);
 }
 
 static int read_blocks(struct model_config *c, const json_t *list, uint8_t guest, struct error *err)
@@ -117,7 +117,7 @@ int model_guests_read(struct model_config *config, const json_t *list, struct er
                          MODEL_GUESTS);
     json_array_foreach(list, i, item)
     {
-        int rc = read_config(&config->guests.at[i], config, json_object_get(item, "config"), err);
+        int rc = guests_read_config(&config->guests.at[i], config, json_object_get(item, "config"), err);
         if (!rc)
             rc = read_blocks(config, json_object_get(item, "blocks"), (uint8_t)(i + 1), err);
         if (!rc && json_object_size(item) != 2)
@@ -165,7 +165,7 @@ static bool is_of_blocks(const struct family *family, const char *name)
 }
 
 /* What a config says of its blocks; owned. NULL: no memory, or no config. */
-static json_t *trim(const json_t *guest)
+static json_t *guests_trim(const json_t *guest)
 {
     const struct family *family = family_find(guest);
     json_t *out = family ? json_object() : NULL, *value;
@@ -182,7 +182,7 @@ static json_t *trim(const json_t *guest)
 }
 
 /* The blocks of the entry with this config, which is added if there is none. Borrowed; NULL: no memory. */
-static json_t *blocks_of(json_t *list, json_t *guest)
+static json_t *guests_blocks_of(json_t *list, json_t *guest)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i);
@@ -195,7 +195,7 @@ static json_t *blocks_of(json_t *list, json_t *guest)
 }
 
 /* Puts "eps_" in front of the model_type, if it is not there. */
-static int mark(json_t *config)
+static int guests_mark(json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
 
@@ -206,13 +206,13 @@ static int mark(json_t *config)
 
 int model_guests_set(json_t *config, uint32_t block, json_t *guest)
 {
-    json_t *list = json_object_get(config, MODEL_GUESTS_KEY), *trimmed = trim(guest);
+    json_t *list = json_object_get(config, MODEL_GUESTS_KEY), *trimmed = guests_trim(guest);
     int rc = trimmed && (list || json_object_set_new(config, MODEL_GUESTS_KEY, list = json_array()) == 0) ? 0 : -ENOMEM;
 
     remove_block(list, block);
-    json_t *blocks = rc ? NULL : blocks_of(list, trimmed);
+    json_t *blocks = rc ? NULL : guests_blocks_of(list, trimmed);
     if (!rc)
-        rc = !blocks || json_array_append_new(blocks, json_integer(block)) ? -ENOMEM : mark(config);
+        rc = !blocks || json_array_append_new(blocks, json_integer(block)) ? -ENOMEM : guests_mark(config);
     json_decref(trimmed);
     return !rc && json_array_size(list) > MODEL_GUESTS ? -E2BIG : rc;
 }

@@ -76,7 +76,7 @@ int image_convolve(struct program *p, const struct model_config *c, int x, const
 
 /* ---- values and their statistics ---- */
 
-static const char *name_of(char out[PROGRAM_NAME_BYTES], const char *what, const char *name)
+static const char *image_name_of(char out[PROGRAM_NAME_BYTES], const char *what, const char *name)
 {
     snprintf(out, PROGRAM_NAME_BYTES, "%s of %s", what, *name ? name : "the stream");
     return out;
@@ -88,7 +88,7 @@ void image_output(struct program *p, const char *name, int y)
     const int moments = program_row_moments(p, y);
 
     program_output(p, name, y);
-    program_output(p, name_of(of, "moments", name), moments);
+    program_output(p, image_name_of(of, "moments", name), moments);
 }
 
 void image_join(struct program *p, const struct model_config *c, const struct image_value *values, uint32_t n)
@@ -99,9 +99,9 @@ void image_join(struct program *p, const struct model_config *c, const struct im
     assert(n <= IMAGE_JOINED);
     program_init(p);
     for (uint32_t i = 0; i < n; i++)
-        moments[i] = program_input(p, name_of(of, "moments", values[i].name), PROGRAM_ROW, 2 * values[i].columns);
+        moments[i] = program_input(p, image_name_of(of, "moments", values[i].name), PROGRAM_ROW, 2 * values[i].columns);
     for (uint32_t i = 0; i < n; i++)
-        program_output(p, name_of(of, "statistics", values[i].name),
+        program_output(p, image_name_of(of, "statistics", values[i].name),
                        program_join_moments(p, moments[i], values[i].domain, c->norm_epsilon));
 }
 
@@ -110,7 +110,7 @@ struct image_input image_input(struct program *p, const char *name, uint32_t dom
     char of[PROGRAM_NAME_BYTES];
     const int x = program_input(p, name, domain, columns);
 
-    return (struct image_input){x, program_input(p, name_of(of, "statistics", name), PROGRAM_PART,
+    return (struct image_input){x, program_input(p, image_name_of(of, "statistics", name), PROGRAM_PART,
                                                  PROGRAM_STATISTICS * columns)};
 }
 

@@ -23,7 +23,7 @@ static uint64_t tensor_n(const struct program_tensor *t)
     return (uint64_t)t->rows * (t->columns ? t->columns : 1);
 }
 
-static uint64_t count_elements(const struct program *program)
+static uint64_t model_count_elements(const struct program *program)
 {
     uint64_t n = 0;
 
@@ -39,7 +39,7 @@ static uint64_t largest_block(const struct model *m)
     uint64_t most = 0;
 
     for (const struct model_program *p = first; p < first + m->n_block_programs; p++) {
-        const uint64_t n = p->n_layers > 0 ? count_elements(&p->program) : 0;
+        const uint64_t n = p->n_layers > 0 ? model_count_elements(&p->program) : 0;
         most = most < n ? n : most;
     }
     return most;
@@ -89,7 +89,7 @@ uint32_t model_block_number(const struct model *m, uint32_t index)
     return family->number_of_block ? family->number_of_block(&m->config, index) : index;
 }
 
-static uint32_t number_at(const struct model *m, size_t offset)
+static uint32_t model_number_at(const struct model *m, size_t offset)
 {
     uint32_t n;
 
@@ -99,11 +99,11 @@ static uint32_t number_at(const struct model *m, size_t offset)
 
 static uint64_t table_rows(const struct model *m, const struct family_table *table)
 {
-    return table->some ? table->some : number_at(m, table->rows);
+    return table->some ? table->some : model_number_at(m, table->rows);
 }
 
 /* Allocates upper bounds that follow from the family's layers and tables. */
-static int allocate(struct model *m)
+static int model_allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
     const uint32_t n_chunks = count_units(model_outputs(c), rows_of_each(m, MODEL_BY_TOKEN, model_outputs(c)));
@@ -136,7 +136,8 @@ static int allocate(struct model *m)
 }
 
 /* Returns the tensor's index; the caller writes its name. columns 0: a vector. */
-static uint32_t add_tensor(struct model *m, uint64_t rows, uint64_t columns, enum model_init init, float deviation)
+static uint32_t model_add_tensor(struct model *m, uint64_t rows, uint64_t columns, enum model_init init,
+                                 float deviation)
 {
     struct model_tensor *t = &m->tensors[m->n_tensors];
 
@@ -176,7 +177,7 @@ static struct model_layer *open_layer(struct model *m, enum model_layer_kind kin
 }
 
 /* Adds a visit by the layer that was opened last. */
-static void visit(struct model *m, uint32_t unit)
+static void model_visit(struct model *m, uint32_t unit)
 {
     m->visits[m->n_visits] = unit;
     m->visit_layers[m->n_visits++] = m->n_layers - 1;
@@ -189,7 +190,7 @@ static void visit(struct model *m, uint32_t unit)
 static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t table, enum model_lookup by,
                           uint64_t rows, const char *in_front, const char *name)
 {
-    const uint32_t tensor = add_tensor(m, rows, m->config.width, MODEL_INIT_NORMAL, m->config.initializer_range);
+    const uint32_t tensor = model_add_tensor(m, rows, m->config.width, MODEL_INIT_NORMAL, m->config.initializer_range);
     const uint64_t each = rows_of_each(m, by, rows);
 
     snprintf(m->tensors[tensor].name, sizeof m->tensors->name, "%s%s.weight", in_front, name);
@@ -198,14 +199,14 @@ static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t 
         open_unit(m, kind, table, chunk);
         add_piece(m, tensor, first, rows - first < each ? rows - first : each);
         m->n_units++;
-        visit(m, m->n_units - 1);
+        model_visit(m, m->n_units - 1);
     }
     return tensor;
 }
 
 /* Adds a layer of one unit with its program's tensors: of a block, its part'th. in_front precedes their names. */
-static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t part, uint32_t program,
-                      const char *in_front)
+static void model_add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t part,
+                            uint32_t program, const char *in_front)
 {
     struct model_layer *layer = open_layer(m, kind, index);
     const struct program *p = &m->programs[program].program;
@@ -217,7 +218,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
     open_unit(m, kind, index, part);
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
-        const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
+        const uint32_t tensor = model_add_tensor(m, t->rows, t->columns, t->init, t->deviation);
         const size_t n = strlen(t->name);
         assert(n_in_front + n < sizeof m->tensors->name);
         memcpy(m->tensors[tensor].name, in_front, n_in_front); /* snprintf would take longer than all else here */
@@ -233,7 +234,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
             m->logit_bias = &m->tensors[tensor];
     }
     m->n_units++;
-    visit(m, m->n_units - 1);
+    model_visit(m, m->n_units - 1);
 }
 
 static void add_block(struct model *m, uint32_t index)
@@ -247,7 +248,7 @@ static void add_block(struct model *m, uint32_t index)
             snprintf(block, sizeof block, name, model_block_number(m, index));
             snprintf(in_front, sizeof in_front, "%s%s.", model_family_of_block(m, index)->prefix, block);
         }
-        add_layer(m, MODEL_BLOCK, index, part, kind.first + part, in_front);
+        model_add_layer(m, MODEL_BLOCK, index, part, kind.first + part, in_front);
     }
 }
 
@@ -270,7 +271,7 @@ static void add_embedding(struct model *m)
         const uint32_t tensor =
             add_table(m, MODEL_EMBEDDING, e->n_tables, table->by, table_rows(m, table), family->prefix, table->name);
         e->tables[e->n_tables++] =
-            (struct model_table){table->by, table->name, tensor, table->first ? number_at(m, table->first) : 0};
+            (struct model_table){table->by, table->name, tensor, table->first ? model_number_at(m, table->first) : 0};
     }
 }
 
@@ -283,7 +284,7 @@ static void add_layers(struct model *m)
     for (uint32_t p = 0; p < m->n_programs; p++) {
         if (!model_runs_in_blocks(m, p)) {
             m->programs[p].n_layers = 1;
-            add_layer(m, MODEL_SINGLE, n_singles++, 0, p, m->programs[p].row->bare ? "" : family->prefix);
+            model_add_layer(m, MODEL_SINGLE, n_singles++, 0, p, m->programs[p].row->bare ? "" : family->prefix);
         } else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
@@ -347,7 +348,7 @@ static void add_head(struct model *m)
         add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", model_logits_name(m));
     for (uint32_t unit = 0;
          m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->embedding.tables[0].tensor; unit++)
-        visit(m, unit);
+        model_visit(m, unit);
 }
 
 /* ---- */
@@ -366,7 +367,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
-    if ((rc = model_write_programs(m, err)) == 0 && allocate(m) != 0)
+    if ((rc = model_write_programs(m, err)) == 0 && model_allocate(m) != 0)
         rc = refuse_memory(config, err);
     if (rc != 0) {
         model_free(m);

@@ -99,7 +99,7 @@ bool family_lists(const char *const *list, const char *name)
     return false;
 }
 
-static bool is_off(const json_t *value)
+static bool model_config_is_off(const json_t *value)
 {
     return json_is_null(value) || json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
@@ -197,7 +197,7 @@ static int check_pair(const struct family *family, const char *name, const json_
             return 0; /* read in the order of the list */
     if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
-    if (strcmp(name, "quantization_config") == 0 && !is_off(value))
+    if (strcmp(name, "quantization_config") == 0 && !model_config_is_off(value))
         return is_read_coded(value)
                    ? 0
                    : model_config_refuse(err, name, value,
@@ -205,14 +205,14 @@ static int check_pair(const struct family *family, const char *name, const json_
                                          "mxfp4 (quant_method); begin from those that they were made from, in "
                                          "fp32, fp16 or bf16");
     if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
-        return is_off(value)
+        return model_config_is_off(value)
                    ? 0
                    : model_config_refuse(err, name, value, "this is not supported, it must be off (null or false)");
     return model_config_refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
 
 /* The value of "a" or "a.b". NULL: the file has none. */
-static const json_t *find_value(const json_t *object, const char *name)
+static const json_t *model_config_find_value(const json_t *object, const char *name)
 {
     const char *dot = strchr(name, '.');
     char part[80];
@@ -229,7 +229,7 @@ static int check_same(const struct family_key *key, const json_t *object, struct
     const json_t *value = json_object_get(object, key->name), *other = json_object_get(object, key->other);
     char accepted[80];
 
-    if (!value || !other || is_off(value) || is_off(other) || json_equal(value, other))
+    if (!value || !other || model_config_is_off(value) || model_config_is_off(other) || json_equal(value, other))
         return 0;
     snprintf(accepted, sizeof accepted, "it must be the same as %s", key->other);
     return model_config_refuse(err, key->name, value, accepted);
@@ -287,7 +287,7 @@ static int read_label_count(size_t *out, const json_t *config, struct error *err
 }
 
 /* A classifier's labels, as transformers reads them. */
-static int read_labels(struct model_config *out, const json_t *config, struct error *err)
+static int model_config_read_labels(struct model_config *out, const json_t *config, struct error *err)
 {
     const json_t *type = json_object_get(config, "problem_type");
     const char *name = json_string_value(type);
@@ -340,7 +340,7 @@ static int read_keys(struct model_config *out, const json_t *object, bool is_gue
     int rc = 0;
 
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
-        const json_t *found = find_value(object, key->name);
+        const json_t *found = model_config_find_value(object, key->name);
         if (found)
             rc = config_read_key(out, key, found, err);
         else if (key->required && !(is_guest && model_is_of_frame(key->offset)))
@@ -351,7 +351,7 @@ static int read_keys(struct model_config *out, const json_t *object, bool is_gue
     return rc;
 }
 
-static void take_frame(struct model_config *out, const struct model_config *host)
+static void model_config_take_frame(struct model_config *out, const struct model_config *host)
 {
     out->width = host->width;
     out->n_layers = host->n_layers;
@@ -360,10 +360,10 @@ static void take_frame(struct model_config *out, const struct model_config *host
 }
 
 /* Whose blocks will stand in another model: the head is that model's. */
-static int read_guest(struct model_config *out, const json_t *object, const struct model_config *host,
-                      struct error *err)
+static int model_config_read_guest(struct model_config *out, const json_t *object, const struct model_config *host,
+                                   struct error *err)
 {
-    take_frame(out, host); /* for keys that are not there */
+    model_config_take_frame(out, host); /* for keys that are not there */
     int rc = read_keys(out, object, true, err);
     if (!rc && out->width != host->width)
         rc = error_set(err, -EINVAL, "its blocks have %u columns, and the model's have %u", out->width, host->width);
@@ -371,7 +371,7 @@ static int read_guest(struct model_config *out, const json_t *object, const stru
         rc = error_set(err, -EINVAL, "it has " ADAPTER_KEY " or " MODEL_GUESTS_KEY ", which only a model has");
     if (rc)
         return rc;
-    take_frame(out, host);
+    model_config_take_frame(out, host);
     for (const struct family_key *key = out->family->keys; key->name; key++)
         if (key->type == FAMILY_LAYERS)
             config_repeat_layers((struct config_layers *)(void *)((char *)out + key->offset), out->n_layers);
@@ -410,12 +410,12 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
     out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
     json_object_foreach((json_t *)object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
     if (host)
-        return read_guest(out, object, host, err);
+        return model_config_read_guest(out, object, host, err);
     if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
         return rc;
     if ((rc = read_keys(out, object, false, err)) != 0)
         return rc;
-    if ((rc = read_labels(out, object, err)) != 0)
+    if ((rc = model_config_read_labels(out, object, err)) != 0)
         return rc;
     if (json_object_get(object, ADAPTER_KEY) &&
         (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), out->n_layers, err)) != 0)
@@ -470,7 +470,7 @@ static int check_count(const struct family_key *key, const void *number, struct 
 }
 
 /* No range holds NaN. */
-static int check_real(const struct family_key *key, const void *number, struct error *err)
+static int model_config_check_real(const struct family_key *key, const void *number, struct error *err)
 {
     float value;
 
@@ -494,7 +494,7 @@ static int check_real(const struct family_key *key, const void *number, struct e
     return -EINVAL;
 }
 
-static bool is_real(enum family_key_type type)
+static bool model_config_is_real(enum family_key_type type)
 {
     return type == FAMILY_REAL || type == FAMILY_REAL_OR_DEFAULT;
 }
@@ -506,9 +506,9 @@ int model_config_check(const struct model_config *config, struct error *err)
     assert(family && (config->n_labels == 0 || (family->classifier && config->n_labels <= MOST_LABELS)));
     for (const struct family_key *key = family->keys; key && key->name; key++) {
         const void *number = (const char *)config + key->offset;
-        const int rc = key->most            ? check_count(key, number, err)
-                       : is_real(key->type) ? check_real(key, number, err)
-                                            : 0;
+        const int rc = key->most                         ? check_count(key, number, err)
+                       : model_config_is_real(key->type) ? model_config_check_real(key, number, err)
+                                                         : 0;
         if (rc)
             return rc;
     }

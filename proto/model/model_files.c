@@ -30,7 +30,7 @@ static const char *const names[] = {
     "chat_template.json", "generation_config.json",  "tokenizer.model",   ADAPTER_CONFIG,
 };
 
-static bool is_name(const char *name)
+static bool model_files_is_name(const char *name)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(names[i], name) == 0)
@@ -106,7 +106,8 @@ int model_files_decode(const char **out, size_t *n, char **made, const char *nam
 
 /* ---- a directory ------------------------------------------------------------------------------------------------- */
 
-static int read_bytes(char *out, size_t n, int fd, const char *directory, const char *name, struct error *err)
+static int model_files_read_bytes(char *out, size_t n, int fd, const char *directory, const char *name,
+                                  struct error *err)
 {
     for (size_t used = 0; used < n;) {
         ssize_t got = pread(fd, out + used, n - used, (off_t)used);
@@ -121,7 +122,8 @@ static int read_bytes(char *out, size_t n, int fd, const char *directory, const 
 }
 
 /* Adds a file of n bytes. */
-static int add(json_t *files, const char *bytes, size_t n, const char *directory, const char *name, struct error *err)
+static int model_files_add(json_t *files, const char *bytes, size_t n, const char *directory, const char *name,
+                           struct error *err)
 {
     static const char pointer[] = "version https://git-lfs.github.com/";
 
@@ -152,9 +154,9 @@ static int add_open(json_t *files, int fd, const char *directory, const char *na
     char *bytes = malloc(n + 1);
     if (!bytes)
         return error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
-    int rc = read_bytes(bytes, n, fd, directory, name, err);
+    int rc = model_files_read_bytes(bytes, n, fd, directory, name, err);
     if (!rc)
-        rc = add(files, bytes, n, directory, name, err);
+        rc = model_files_add(files, bytes, n, directory, name, err);
     free(bytes);
     *total += n;
     return rc;
@@ -335,7 +337,7 @@ int model_files_check(json_t *files, struct error *err)
         return error_set(err, -EINVAL, "the model's side files are not a JSON object");
     json_object_foreach(files, name, string)
     {
-        if (!is_name(name) || model_files_size(&n, name, string) != 0)
+        if (!model_files_is_name(name) || model_files_size(&n, name, string) != 0)
             return error_set(err, -EINVAL, "%.64s is not one of a model's side files", name);
         if (n > MODEL_FILES_MAX_BYTES - total)
             return error_set(err, -EFBIG, "the tokenizer's files have more than %d MiB together",

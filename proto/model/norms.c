@@ -4,14 +4,14 @@
 
 #include <assert.h>
 
-static uint32_t slices_of(uint64_t n)
+static uint32_t norms_slices_of(uint64_t n)
 {
     return (uint32_t)((n + MODEL_SLICE - 1) / MODEL_SLICE);
 }
 
 uint32_t model_gradient_slices(const struct model_unit *unit)
 {
-    return slices_of(unit->n_trained);
+    return norms_slices_of(unit->n_trained);
 }
 
 struct model_slice model_slice_of(const struct model_unit *unit, uint32_t slice)
@@ -75,7 +75,7 @@ void model_remember_norms(struct model *m, uint64_t part_tokens, uint32_t n_entr
         m->most_norms = m->most_norms < unit->n_norms ? unit->n_norms : m->most_norms;
     }
     for (struct model_unit *unit = m->units; unit < m->units + m->n_units; unit++) {
-        unit->n_slices = slices_of(unit->n_trained) + slices_of(unit->n_norms);
+        unit->n_slices = norms_slices_of(unit->n_trained) + norms_slices_of(unit->n_norms);
         m->n_slices += unit->n_slices;
     }
 }

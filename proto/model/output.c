@@ -21,7 +21,7 @@
 
 enum { NAME_TEXT = 48, PATH_SHOWN = 200 };
 
-static void name_step(char out[NAME_TEXT], uint64_t step, const char *suffix)
+static void output_name_step(char out[NAME_TEXT], uint64_t step, const char *suffix)
 {
     snprintf(out, NAME_TEXT, "step-%" PRIu64 "%s", step, suffix);
 }
@@ -96,7 +96,7 @@ bool output_is_name(const char *name)
             text_ends_with(name, ".safetensors") || model_files_is_binary(name));
 }
 
-static DIR *open_directory(int parent, const char *name)
+static DIR *output_open_directory(int parent, const char *name)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -119,9 +119,9 @@ static bool is_checkpoints(DIR *dir, const char *name)
 }
 
 /* The directory, if it holds a checkpoint alone; else NULL. */
-static DIR *open_checkpoint(int output, const char *name)
+static DIR *output_open_checkpoint(int output, const char *name)
 {
-    DIR *dir = open_directory(output, name);
+    DIR *dir = output_open_directory(output, name);
     bool yes = dir != NULL;
 
     for (struct dirent *entry; yes && (entry = readdir(dir));)
@@ -136,7 +136,7 @@ static DIR *open_checkpoint(int output, const char *name)
 /* Files that were added since the check stay, and the directory with them. */
 static void remove_checkpoint(int output, const char *name)
 {
-    DIR *dir = open_checkpoint(output, name);
+    DIR *dir = output_open_checkpoint(output, name);
 
     if (!dir)
         return;
@@ -149,7 +149,7 @@ static void remove_checkpoint(int output, const char *name)
 
 void output_clean(int output)
 {
-    DIR *dir = open_directory(output, ".");
+    DIR *dir = output_open_directory(output, ".");
 
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         uint64_t step;
@@ -165,7 +165,7 @@ void output_remove_partial(int output, uint64_t step)
 {
     char partial[NAME_TEXT];
 
-    name_step(partial, step, ".partial");
+    output_name_step(partial, step, ".partial");
     remove_checkpoint(output, partial);
 }
 
@@ -175,7 +175,7 @@ int output_join(int *directory, int output, uint64_t step, struct error *err)
 {
     char partial[NAME_TEXT];
 
-    name_step(partial, step, ".partial");
+    output_name_step(partial, step, ".partial");
     *directory = openat(output, partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     return *directory < 0 ? output_fail(err, -errno, output, partial, "opened") : 0;
 }
@@ -185,7 +185,7 @@ int output_begin(int *directory, int output, uint64_t step, struct error *err)
     char partial[NAME_TEXT];
 
     *directory = -1;
-    name_step(partial, step, ".partial");
+    output_name_step(partial, step, ".partial");
     remove_checkpoint(output, partial);
     if (mkdirat(output, partial, 0777) < 0)
         return output_fail(err, -errno, output, partial, "made");
@@ -199,7 +199,7 @@ int output_open(int directory, const char *name, int flags)
     return fd < 0 ? -errno : fd;
 }
 
-static int write_all(int fd, const char *at, size_t n)
+static int output_write_all(int fd, const char *at, size_t n)
 {
     while (n > 0) {
         ssize_t done = write(fd, at, n);
@@ -220,7 +220,7 @@ int output_write(int directory, const char *name, const void *data, size_t n, st
 
     if (fd < 0)
         return output_fail(err, fd, directory, name, "made");
-    int rc = write_all(fd, data, n);
+    int rc = output_write_all(fd, data, n);
     if (close(fd) < 0 && !rc)
         rc = -errno;
     return rc ? output_fail(err, rc, directory, name, "written") : 0;
@@ -239,7 +239,7 @@ static int rename_step(int output, const char *partial, const char *name, bool *
     }
     if (errno != EEXIST)
         return output_fail(err, -errno, output, partial, "renamed");
-    DIR *dir = open_checkpoint(output, name);
+    DIR *dir = output_open_checkpoint(output, name);
     if (!dir)
         return output_fail(err, -EEXIST, output, name, "replaced");
     closedir(dir);
@@ -253,7 +253,7 @@ int output_point(int output, const char *link, uint64_t step)
 {
     char name[NAME_TEXT], partial[NAME_TEXT];
 
-    name_step(name, step, "");
+    output_name_step(name, step, "");
     snprintf(partial, sizeof partial, "%s.partial", link);
     unlinkat(output, partial, 0);
     if (symlinkat(name, output, partial) == 0 && renameat(output, partial, output, link) == 0 && fsync(output) == 0)
@@ -287,8 +287,8 @@ int output_place(int output, int directory, uint64_t step, struct error *err)
     bool exchanged;
 
     err->text[0] = '\0';
-    name_step(name, step, "");
-    name_step(partial, step, ".partial");
+    output_name_step(name, step, "");
+    output_name_step(partial, step, ".partial");
     if (fsync(directory) < 0)
         return output_fail(err, -errno, output, partial, "flushed");
     int rc = rename_step(output, partial, name, &exchanged, err);

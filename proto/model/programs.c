@@ -51,7 +51,7 @@ static bool codes(const struct program *p)
     return false;
 }
 
-static bool samples(const struct program *p)
+static bool programs_samples(const struct program *p)
 {
     for (int i = 0; i < p->n_operations; i++) {
         const struct operation *kind = p->operations[i].kind;
@@ -72,7 +72,7 @@ unsigned model_approximates(const struct model *m)
     unsigned forms = 0;
 
     for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
-        forms |= (codes(&p->program) ? MODEL_CODES : 0) | (samples(&p->program) ? MODEL_SAMPLES : 0) |
+        forms |= (codes(&p->program) ? MODEL_CODES : 0) | (programs_samples(&p->program) ? MODEL_SAMPLES : 0) |
                  (attends(&p->program) ? MODEL_ATTENDS : 0) | (program_can_pool(&p->program) ? MODEL_POOLS : 0);
     return forms;
 }
@@ -95,7 +95,7 @@ static uint32_t count_forms(const struct model_config *c)
     return (model_count_widths(c) + c->guests.n) * model_count_adapter_forms(&c->adapter);
 }
 
-static uint32_t form_of(const struct model_config *c, uint32_t block)
+static uint32_t programs_form_of(const struct model_config *c, uint32_t block)
 {
     const uint32_t guest = model_guest_of(c, block), config = guest         ? model_count_widths(c) + guest - 1
                                                               : c->widths.n ? c->widths.of[block]
@@ -139,22 +139,22 @@ static const struct family_layer *end_of_kind(const struct family_layer *row)
     return row;
 }
 
-static uint32_t kind_of(const struct model_config *c, uint32_t block)
+static uint32_t programs_kind_of(const struct model_config *c, uint32_t block)
 {
     return c->family->kind_of_block ? c->family->kind_of_block(c, block) : 0;
 }
 
 /* The kind of a block of this form, and the first row of its family's list. */
-static uint32_t find_kind(const struct family_layer **row, const struct model_config *c, uint32_t block)
+static uint32_t programs_find_kind(const struct family_layer **row, const struct model_config *c, uint32_t block)
 {
-    const uint32_t form = form_of(c, block);
+    const uint32_t form = programs_form_of(c, block);
     struct model_config of_guest;
 
     if (is_of_guest(c, form)) {
         form_config(&of_guest, c, form);
         c = &of_guest;
     }
-    const uint32_t kind = kind_of(c, block);
+    const uint32_t kind = programs_kind_of(c, block);
     *row = find_blocks(model_layers_of(c));
     for (uint32_t i = kind; i > 0; i--)
         *row = end_of_kind(*row);
@@ -163,11 +163,11 @@ static uint32_t find_kind(const struct family_layer **row, const struct model_co
 
 struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
 {
-    const uint32_t form = form_of(&m->config, index), end = m->block + m->n_block_programs;
+    const uint32_t form = programs_form_of(&m->config, index), end = m->block + m->n_block_programs;
     struct model_kind kind = {.first = m->block};
     const struct family_layer *row;
 
-    find_kind(&row, &m->config, index);
+    programs_find_kind(&row, &m->config, index);
     while (m->programs[kind.first].row != row || m->programs[kind.first].form != form) {
         kind.first++;
         assert(kind.first < end);
@@ -177,7 +177,7 @@ struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
 }
 
 /* The class of a program's blocks: a new one, if it is like none so far. MODEL_CLASSES: there is no room for one. */
-static uint32_t class_of(struct model *m, const struct model_program *program)
+static uint32_t programs_class_of(struct model *m, const struct model_program *program)
 {
     uint32_t c = 0;
 
@@ -194,7 +194,7 @@ static int classify(struct model *m, struct error *err)
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
         const struct model_kind kind = model_kind_of_block(m, i);
         for (struct model_program *p = &m->programs[kind.first]; p < &m->programs[kind.first + kind.n]; p++) {
-            if (p->n_layers++ == 0 && (p->class = class_of(m, p)) == MODEL_CLASSES)
+            if (p->n_layers++ == 0 && (p->class = programs_class_of(m, p)) == MODEL_CLASSES)
                 return error_set(err, -EINVAL,
                                  "the model has blocks of more than %d shapes: use fewer different widths, or ranks of "
                                  "adapters",
@@ -221,14 +221,14 @@ static void find_kinds(struct blocks *out, const struct model_config *c)
 
     *out = (struct blocks){0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const uint32_t kind = find_kind(&row, c, i);
+        const uint32_t kind = programs_find_kind(&row, c, i);
         assert(kind < KINDS);
-        out->has[form_of(c, i)][kind] = true;
+        out->has[programs_form_of(c, i)][kind] = true;
     }
 }
 
 /* A row must have the tokens that programs take. */
-static void count_taken(struct model *m, const struct program *p)
+static void programs_count_taken(struct model *m, const struct program *p)
 {
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
         const uint32_t least =
@@ -247,7 +247,7 @@ static void complete_program(struct model *m, struct model_program *p, uint32_t 
     for (uint32_t own = 0; own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
         p->program.own[own] = model_own_domain(&m->config, own);
     model_complete_program(p);
-    count_taken(m, &p->program);
+    programs_count_taken(m, &p->program);
 }
 
 /* How the layers that run the program are adapted. */
@@ -272,7 +272,7 @@ static void write_program(struct model *m, const struct family_layer *row, uint3
 }
 
 /* Writes the programs of all kinds of block that there are, form by form. */
-static void write_blocks(struct model *m, const struct blocks *blocks)
+static void programs_write_blocks(struct model *m, const struct blocks *blocks)
 {
     struct model_config config;
 
@@ -331,7 +331,7 @@ int model_write_programs(struct model *m, struct error *err)
         return error_set(err, -ENOMEM, "no memory for the programs of a model of %u layers", m->config.n_layers);
     for (; row->name && row->kind != MODEL_BLOCK; row++)
         write_program(m, row, 0, 0, &m->config);
-    write_blocks(m, &blocks);
+    programs_write_blocks(m, &blocks);
     for (; row->name; row++)
         if (row->kind != MODEL_BLOCK)
             write_program(m, row, 0, 0, &m->config);

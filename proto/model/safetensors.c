@@ -76,8 +76,8 @@ static int read_shape(struct safetensors_entry *entry, const json_t *shape, stru
 }
 
 /* data_bytes: of the whole file. */
-static int read_range(struct safetensors_entry *entry, const json_t *offsets, const struct type *type,
-                      uint64_t data_bytes, struct error *err)
+static int safetensors_read_range(struct safetensors_entry *entry, const json_t *offsets, const struct type *type,
+                                  uint64_t data_bytes, struct error *err)
 {
     uint64_t begin, end, bytes;
 
@@ -97,8 +97,8 @@ static int read_range(struct safetensors_entry *entry, const json_t *offsets, co
 }
 
 /* The offset is one within the data. */
-static int read_entry(struct safetensors_entry *entry, const char *name, const json_t *value, uint64_t data_bytes,
-                      struct error *err)
+static int safetensors_read_entry(struct safetensors_entry *entry, const char *name, const json_t *value,
+                                  uint64_t data_bytes, struct error *err)
 {
     const char *type_name = json_string_value(json_object_get(value, "dtype"));
     const struct type *type = find_type(type_name);
@@ -111,7 +111,7 @@ static int read_entry(struct safetensors_entry *entry, const char *name, const j
     entry->dtype = type->name;
     int rc = read_shape(entry, json_object_get(value, "shape"), err);
     if (rc == 0)
-        rc = read_range(entry, json_object_get(value, "data_offsets"), type, data_bytes, err);
+        rc = safetensors_read_range(entry, json_object_get(value, "data_offsets"), type, data_bytes, err);
     return rc;
 }
 
@@ -135,7 +135,7 @@ static char peek(struct text *text)
 }
 
 /* Passes `wanted`, or else says what it expected. */
-static int pass(struct text *text, char wanted, struct error *err)
+static int safetensors_pass(struct text *text, char wanted, struct error *err)
 {
     char why[] = "',' expected";
 
@@ -148,7 +148,7 @@ static int pass(struct text *text, char wanted, struct error *err)
 }
 
 /* Passes one value of at most MAX_MEMBER_BYTES. */
-static int read_value(json_t **out, struct text *text, struct error *err)
+static int safetensors_read_value(json_t **out, struct text *text, struct error *err)
 {
     const size_t left = text->n - text->at, most = left < MAX_MEMBER_BYTES ? left : MAX_MEMBER_BYTES;
     json_error_t why;
@@ -176,9 +176,9 @@ static int read_name(const char **out, struct text *text, struct error *err)
     if (peek(text) != '"')
         return not_json(text, text->at < text->n ? "string expected" : "premature end of input", err);
     place = text->bytes + text->at;
-    rc = read_value(&name, text, err);
+    rc = safetensors_read_value(&name, text, err);
     if (rc == 0)
-        rc = pass(text, ':', err);
+        rc = safetensors_pass(text, ':', err);
     if (rc == 0 && peek(text) == 0)
         rc = not_json(text, "premature end of input", err);
     if (rc == 0)
@@ -193,18 +193,18 @@ static int read_members(struct text *text,
                         void *context, struct error *err)
 {
     const char *name = NULL;
-    int rc = pass(text, '{', err);
+    int rc = safetensors_pass(text, '{', err);
     bool more = rc == 0 && peek(text) != '}';
 
     if (rc == 0 && !more)
-        return pass(text, '}', err);
+        return safetensors_pass(text, '}', err);
     while (rc == 0 && more) {
         rc = read_name(&name, text, err);
         if (rc == 0)
             rc = read(context, name, text, err);
         more = peek(text) == ',';
         if (rc == 0)
-            rc = pass(text, more ? ',' : '}', err);
+            rc = safetensors_pass(text, more ? ',' : '}', err);
     }
     return rc;
 }
@@ -220,7 +220,7 @@ static int skip_text(void *context, const char *name, struct text *text, struct 
             return not_json(text, "control character", err);
         text->at += text->bytes[text->at] == '\\';
     }
-    return pass(text, '"', err);
+    return safetensors_pass(text, '"', err);
 }
 
 struct header {
@@ -230,7 +230,7 @@ struct header {
     bool has_metadata;
 };
 
-static int read_member(void *context, const char *name, struct text *text, struct error *err)
+static int safetensors_read_member(void *context, const char *name, struct text *text, struct error *err)
 {
     struct header *header = context;
     struct safetensors_entry entry;
@@ -242,9 +242,9 @@ static int read_member(void *context, const char *name, struct text *text, struc
     if (strcmp(name, "__metadata__") == 0)
         return peek(text) == '{' ? read_members(text, skip_text, NULL, err)
                                  : error_set(err, -EINVAL, "__metadata__ is not an object");
-    int rc = read_value(&value, text, err);
+    int rc = safetensors_read_value(&value, text, err);
     if (rc == 0)
-        rc = read_entry(&entry, name, value, header->data_bytes, err);
+        rc = safetensors_read_entry(&entry, name, value, header->data_bytes, err);
     assert(rc != 0 || header->file->n_entries < header->most_entries);
     if (rc == 0)
         header->file->entries[header->file->n_entries++] = entry;
@@ -265,12 +265,12 @@ static uint64_t entry_end(const struct safetensors_entry *entry)
 /* True if a must come before b. */
 typedef bool (*before_fn)(const struct safetensors_entry *a, const struct safetensors_entry *b);
 
-static bool by_offset(const struct safetensors_entry *a, const struct safetensors_entry *b)
+static bool safetensors_by_offset(const struct safetensors_entry *a, const struct safetensors_entry *b)
 {
     return a->offset < b->offset || (a->offset == b->offset && a->n == 0 && b->n > 0); /* an empty range comes first */
 }
 
-static bool by_name(const struct safetensors_entry *a, const struct safetensors_entry *b)
+static bool safetensors_by_name(const struct safetensors_entry *a, const struct safetensors_entry *b)
 {
     return strcmp(a->name, b->name) < 0;
 }
@@ -290,7 +290,7 @@ static void sink(struct safetensors_entry *entries, size_t at, size_t n, before_
 }
 
 /* Heapsort (Williams, 1964): qsort would take memory that nobody counts. */
-static void sort(struct safetensors_entry *entries, size_t n, before_fn before)
+static void safetensors_sort(struct safetensors_entry *entries, size_t n, before_fn before)
 {
     for (size_t i = n / 2; i-- > 0;)
         sink(entries, i, n, before);
@@ -307,7 +307,7 @@ static int check_ranges(struct safetensors *file, uint64_t data_bytes, struct er
 {
     uint64_t end = 0;
 
-    sort(file->entries, file->n_entries, by_offset);
+    safetensors_sort(file->entries, file->n_entries, safetensors_by_offset);
     for (size_t i = 0; i < file->n_entries; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         if (entry->offset != end)
@@ -323,9 +323,9 @@ static int check_ranges(struct safetensors *file, uint64_t data_bytes, struct er
     return 0;
 }
 
-static int check_names(struct safetensors *file, struct error *err)
+static int safetensors_check_names(struct safetensors *file, struct error *err)
 {
-    sort(file->entries, file->n_entries, by_name);
+    safetensors_sort(file->entries, file->n_entries, safetensors_by_name);
     for (size_t i = 1; i < file->n_entries; i++)
         if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0)
             return error_set(err, -EINVAL, "tensor %.64s: its name is there twice", file->entries[i].name);
@@ -340,14 +340,14 @@ static int read_header(struct safetensors *file, const struct file *from, struct
 
     if (text->n == 0 || text->bytes[0] != '{')
         return error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
-    rc = read_members(text, read_member, &header, err);
+    rc = read_members(text, safetensors_read_member, &header, err);
     peek(text);
     if (rc == 0 && text->at < text->n)
         rc = not_json(text, "end of file expected", err);
     if (rc == 0)
         rc = check_ranges(file, data_bytes, err);
     if (rc == 0)
-        rc = check_names(file, err);
+        rc = safetensors_check_names(file, err);
     for (size_t i = 0; rc == 0 && i < file->n_entries; i++) {
         file->entries[i].offset += LENGTH_BYTES + text->n;
         file->entries[i].file = *from;
@@ -404,8 +404,8 @@ int safetensors_header_bytes(uint64_t *out, const struct file *file, struct erro
 
 /* Takes the memory of a header of `length` bytes: its text, whose names the entries borrow, and the most entries that
  * it can have. */
-static int take_memory(struct safetensors *out, struct text *text, struct reserve *reserve, uint64_t length,
-                       struct error *err)
+static int safetensors_take_memory(struct safetensors *out, struct text *text, struct reserve *reserve, uint64_t length,
+                                   struct error *err)
 {
     const uint64_t n_entries = length / LEAST_MEMBER_BYTES, left = reserve_left(reserve);
 
@@ -438,7 +438,7 @@ int safetensors_open_within(struct safetensors *out, const struct file *file, st
     *out = (struct safetensors){0};
     int rc = look_at(&length, &file_bytes, file, err);
     if (rc == 0)
-        rc = take_memory(out, &text, reserve, length, err);
+        rc = safetensors_take_memory(out, &text, reserve, length, err);
     if (rc == 0)
         rc = file_read(file, text.bytes, length, LENGTH_BYTES, err);
     if (rc == 0)
@@ -516,7 +516,7 @@ static float from_f16(uint16_t half)
     return from_bits(sign | rest) * 0x1p112f;
 }
 
-static void widen(float *out, const struct safetensors_entry *entry, const uint16_t *bits, uint64_t n)
+static void safetensors_widen(float *out, const struct safetensors_entry *entry, const uint16_t *bits, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         out[i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
@@ -549,12 +549,12 @@ void safetensors_convert(float *out, const struct safetensors_entry *entry, cons
     if (entry->type == SAFETENSORS_F32)
         memcpy(out, bytes, n * sizeof *out);
     else
-        widen(out, entry, bytes, n);
+        safetensors_widen(out, entry, bytes, n);
 }
 
 enum { HALVES = 16384 }; /* read at a time, on the stack */
 
-static int read_halves(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+static int halves_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
 {
     uint16_t bits[HALVES];
     int rc = 0;
@@ -563,7 +563,7 @@ static int read_halves(float *out, const struct safetensors_entry *entry, uint64
         const uint64_t now = n - done < HALVES ? n - done : HALVES;
         rc = file_read(&entry->file, bits, now * sizeof *bits, entry->offset + (first + done) * sizeof *bits, err);
         if (rc == 0)
-            widen(out + done, entry, bits, now);
+            safetensors_widen(out + done, entry, bits, now);
     }
     return rc;
 }
@@ -575,7 +575,7 @@ int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t
         return coded_read(out, entry->coded, first, n, err);
     return entry->type == SAFETENSORS_F32
                ? file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
-               : read_halves(out, entry, first, n, err);
+               : halves_read(out, entry, first, n, err);
 }
 
 int safetensors_window(struct safetensors_window *out, const struct safetensors_entry *entry, uint64_t first,

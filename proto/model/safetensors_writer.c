@@ -11,7 +11,7 @@
 
 enum { LENGTH_BYTES = 8, MOST_AT_ONCE = 1 << 30, MAX_HEADER_BYTES = 100000000 };
 
-static int write_all(int fd, const void *data, uint64_t n, struct error *err)
+static int safetensors_writer_write_all(int fd, const void *data, uint64_t n, struct error *err)
 {
     const char *at = data;
 
@@ -38,7 +38,7 @@ static const struct {
 };
 
 /* The header's entry for a tensor, its data at *offset. NULL: no memory. */
-static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
+static json_t *safetensors_writer_describe(const struct safetensors_plan *plan, uint64_t *offset)
 {
     assert(plan->n_dims <= 4 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
     uint64_t bytes = types[plan->type].bytes, end;
@@ -69,7 +69,7 @@ static char *print_header(const struct safetensors_plan *plan, size_t n, uint64_
     *data_bytes = 0;
     for (size_t i = 0; i < n; i++) {
         offsets[i] = *data_bytes;
-        if (json_object_set_new(header, plan[i].name, describe(&plan[i], data_bytes)) != 0)
+        if (json_object_set_new(header, plan[i].name, safetensors_writer_describe(&plan[i], data_bytes)) != 0)
             goto out;
     }
     assert(json_object_size(header) == n + 1); /* no name twice */
@@ -133,7 +133,7 @@ int safetensors_begin(struct safetensors_writer *writer, int fd, const struct sa
     if (rc != 0)
         return rc;
     writer->expected = layout.file_bytes - layout.header_bytes;
-    rc = write_all(fd, layout.header, layout.header_bytes, err);
+    rc = safetensors_writer_write_all(fd, layout.header, layout.header_bytes, err);
     safetensors_layout_free(&layout);
     return rc;
 }
@@ -141,7 +141,7 @@ int safetensors_begin(struct safetensors_writer *writer, int fd, const struct sa
 int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err)
 {
     assert(bytes <= writer->expected - writer->written);
-    int rc = write_all(writer->fd, data, bytes, err);
+    int rc = safetensors_writer_write_all(writer->fd, data, bytes, err);
     if (rc == 0)
         writer->written += bytes;
     return rc;

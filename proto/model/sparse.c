@@ -6,7 +6,7 @@
 #include <errno.h>
 
 /* The room of a piece of so many elements, if it is sparse; else all of them. */
-static uint64_t room_of(const struct model *m, uint64_t n)
+static uint64_t sparse_room_of(const struct model *m, uint64_t n)
 {
     const uint64_t begins = sparse_begins(m->sparse.keep, n);
     const double room = m->sparse.room * (double)begins;
@@ -33,10 +33,10 @@ static bool can_be_sparse(const struct model *m, uint32_t unit, const struct mod
 void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)
 {
     const uint64_t n = piece->n_rows * m->tensors[piece->tensor].shape[1];
-    const bool is_sparse = m->sparse.keep > 0 && can_be_sparse(m, unit, piece) && room_of(m, n) < n;
+    const bool is_sparse = m->sparse.keep > 0 && can_be_sparse(m, unit, piece) && sparse_room_of(m, n) < n;
 
     piece->dense = is_sparse ? n : 0;
-    piece->n = is_sparse ? room_of(m, n) : n;
+    piece->n = is_sparse ? sparse_room_of(m, n) : n;
 }
 
 void model_sparsify(struct model *m, const struct sparse *sparse)

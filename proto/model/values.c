@@ -65,7 +65,7 @@ static uint32_t add_shape(struct model_values *values, struct model_shape shape)
 }
 
 /* The shape of a program's value, as others read it. */
-static struct model_shape shape_of(const struct program *p, int value, bool wide)
+static struct model_shape values_shape_of(const struct program *p, int value, bool wide)
 {
     const struct program_value *v = &p->values[value];
 
@@ -86,15 +86,15 @@ static struct model_shape bias_shape(const struct model *m)
     return (struct model_shape){.domain = PROGRAM_PART, .columns = model_outputs(&m->config), .wide = true};
 }
 
-static uint32_t add_value(struct model *m, const char *name, uint32_t layer, struct model_shape shape)
+static uint32_t values_add_value(struct model *m, const char *name, uint32_t layer, struct model_shape shape)
 {
     m->values.of[m->values.n] = (struct model_value){
         .name = name, .shape = add_shape(&m->values, shape), .first = layer, .top = layer, .trained = true};
     return m->values.n++;
 }
 
-static void read_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
-                       const char *name, struct model_shape shape)
+static void values_read_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
+                              const char *name, struct model_shape shape)
 {
     const uint32_t *value = find_name(scope, name);
 
@@ -118,11 +118,11 @@ static bool adds_to(const struct model *m, uint32_t layer, const uint32_t *value
            first->index == adder->index;
 }
 
-static void write_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
-                        const char *name, struct model_shape shape, bool adds)
+static void values_write_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
+                               const char *name, struct model_shape shape, bool adds)
 {
     const uint32_t *known = find_name(scope, name);
-    const uint32_t value = adds && adds_to(m, layer, known) ? *known : add_value(m, name, layer, shape);
+    const uint32_t value = adds && adds_to(m, layer, known) ? *known : values_add_value(m, name, layer, shape);
 
     set_name(scope, name, value);
     edges->writes[edges->n_writes++] = value;
@@ -134,13 +134,13 @@ static void bind_program(struct model *m, struct scope *scope, uint32_t layer, s
 {
     assert(!finishes || p->n_tensors == 0);
     for (int i = 0; i < p->n_inputs; i++)
-        read_value(m, scope, layer, edges, p->inputs[i].name, shape_of(p, p->inputs[i].value, false));
+        values_read_value(m, scope, layer, edges, p->inputs[i].name, values_shape_of(p, p->inputs[i].value, false));
     for (int i = 0; i < p->n_outputs; i++) {
         const struct program_boundary *output = &p->outputs[i];
-        struct model_shape shape = shape_of(p, output->value, output->adds);
+        struct model_shape shape = values_shape_of(p, output->value, output->adds);
         shape.by_part = finishes;
         assert(!finishes || shape.domain == PROGRAM_PART);
-        write_value(m, scope, layer, edges, output->name, shape, output->adds);
+        values_write_value(m, scope, layer, edges, output->name, shape, output->adds);
     }
 }
 
@@ -163,7 +163,7 @@ static void bind_layers(struct model *m)
         struct model_layer *layer = &m->layers[l];
         switch (layer->kind) {
         case MODEL_EMBEDDING:
-            write_value(m, &scope, l, &layer->edges, "", stream_shape(m), false);
+            values_write_value(m, &scope, l, &layer->edges, "", stream_shape(m), false);
             break;
         case MODEL_BLOCK:
         case MODEL_SINGLE:
@@ -172,9 +172,9 @@ static void bind_layers(struct model *m)
                 bind_program(m, &scope, l, &layer->finish, &layer->program->finish->program, true);
             break;
         case MODEL_HEAD:
-            read_value(m, &scope, l, &layer->edges, "", predicted_shape(m, &scope));
+            values_read_value(m, &scope, l, &layer->edges, "", predicted_shape(m, &scope));
             if (find_name(&scope, PROGRAM_LOGIT_BIAS))
-                read_value(m, &scope, l, &layer->edges, PROGRAM_LOGIT_BIAS, bias_shape(m));
+                values_read_value(m, &scope, l, &layer->edges, PROGRAM_LOGIT_BIAS, bias_shape(m));
             break;
         }
     }
@@ -279,7 +279,7 @@ struct places {
     bool taken[MODEL_SHAPES][MODEL_PLACES];
 };
 
-static uint32_t take(struct places *places, uint32_t shape, uint32_t *n)
+static uint32_t model_values_take(struct places *places, uint32_t shape, uint32_t *n)
 {
     uint32_t place = 0;
 
@@ -301,9 +301,9 @@ static void place_value(struct model *m, struct places *training, struct places 
     if (v->stashed)
         v->place = shape->n_stashed++;
     else
-        v->place = take(training, v->shape, &shape->n_passing);
+        v->place = model_values_take(training, v->shape, &shape->n_passing);
     if (!model_is_small(shape))
-        v->forward_place = take(forward, v->shape, &shape->n_forward);
+        v->forward_place = model_values_take(forward, v->shape, &shape->n_forward);
 }
 
 static void place_written(struct model *m, uint32_t layer, const struct model_edges *edges, struct places *training,
@@ -372,7 +372,8 @@ static void place_read(struct model *m, struct places *places, uint32_t layer, c
         if (i == 0 && passes)
             v->gradient_place = m->values.of[edges->writes[0]].gradient_place;
         else
-            v->gradient_place = take(places, v->gradient_shape, &m->values.shapes[v->gradient_shape].n_gradients);
+            v->gradient_place =
+                model_values_take(places, v->gradient_shape, &m->values.shapes[v->gradient_shape].n_gradients);
     }
 }
 

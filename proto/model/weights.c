@@ -27,9 +27,10 @@ struct tally {
     uint64_t n[N_FAULTS];
 };
 
-static void note(struct tally *tally, enum fault fault, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void weights_note(struct tally *tally, enum fault fault, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-static void note(struct tally *tally, enum fault fault, const char *format, ...)
+static void weights_note(struct tally *tally, enum fault fault, const char *format, ...)
 {
     va_list arguments;
 
@@ -63,7 +64,7 @@ bool weights_has_shape(const struct safetensors_entry *entry, const struct model
     return true;
 }
 
-static bool is_real(const struct safetensors_entry *entry)
+static bool weights_is_real(const struct safetensors_entry *entry)
 {
     return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
 }
@@ -75,10 +76,10 @@ static void check_entry(struct tally *tally, const struct safetensors_entry *ent
     const uint32_t n_dims = model_file_shape(shape, tensor);
 
     if (!weights_has_shape(entry, tensor))
-        note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
-             weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
-    else if (!is_real(entry))
-        note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
+        weights_note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
+                     weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
+    else if (!weights_is_real(entry))
+        weights_note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
 }
 
 /* A name in the files, and what has been found of it. */
@@ -162,8 +163,8 @@ static void search_blocks(struct search *search, const char *name, const char *p
 }
 
 /* Finds a tensor under its name, or under the one that old files give it. NULL: there is none. */
-static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
-                                            const struct family *family)
+static const struct safetensors_entry *weights_take(struct search *search, struct tally *tally, const char *name,
+                                                    const struct family *family)
 {
     char old[64];
 
@@ -174,7 +175,7 @@ static const struct safetensors_entry *take(struct search *search, struct tally 
     if (!search->found)
         search_blocks(search, name, family->prefix);
     if (search->n_found > 1)
-        note(tally, DOUBLED, "%.64s is there twice", name);
+        weights_note(tally, DOUBLED, "%.64s is there twice", name);
     return search->found;
 }
 
@@ -191,9 +192,9 @@ static const struct safetensors_entry *take_adapted(struct search *search, struc
     search_name(search, name);
     const struct safetensors_entry *const found = search->found;
     if (search->n_found > 1)
-        note(tally, DOUBLED, "%.64s is there twice", name);
+        weights_note(tally, DOUBLED, "%.64s is there twice", name);
     const struct safetensors_entry *const in_base =
-        tensor->adapts ? NULL : take(search, found ? &ignored : tally, tensor->name, family);
+        tensor->adapts ? NULL : weights_take(search, found ? &ignored : tally, tensor->name, family);
     return found ? found : in_base;
 }
 
@@ -208,7 +209,7 @@ static void take_head(struct weights *out, const struct model *model, struct sea
             const struct safetensors_entry *entry = &out->files[i].entries[k];
             const char *name = unwrapped(out, entry->name);
             if (!entry->taken && model_is_tied_copy(model, name))
-                *head = take(search, tally, name, model->config.family);
+                *head = weights_take(search, tally, name, model->config.family);
         }
     if (*head && !out->entries[table]) {
         out->entries[table] = *head;
@@ -227,7 +228,7 @@ static void take_untied(struct weights *out, const struct model *model, struct s
     snprintf(name, sizeof name, "%s.weight", model->config.family->logits);
     head = model_find(model, name);
     if (head && !head->saved)
-        out->entries[head - model->tensors] = take(search, &ignored, table->name, model->config.family);
+        out->entries[head - model->tensors] = weights_take(search, &ignored, table->name, model->config.family);
 }
 
 static void take_copies(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
@@ -237,7 +238,7 @@ static void take_copies(struct weights *out, const struct model *model, struct s
     take_head(out, model, search, tally);
     for (unsigned i = 0; family->copies && family->copies[i]; i++) {
         assert(i < WEIGHTS_STACKS);
-        out->copies[WEIGHTS_HEAD + 1 + i] = take(search, tally, family->copies[i], family);
+        out->copies[WEIGHTS_HEAD + 1 + i] = weights_take(search, tally, family->copies[i], family);
     }
     for (unsigned i = 0; i < WEIGHTS_COPIES; i++)
         if (out->copies[i])
@@ -254,7 +255,7 @@ static void take_bias(struct weights *out, const struct model *model, struct sea
     if (!model->logit_bias || model->config.n_labels)
         return;
     snprintf(name, sizeof name, "%s.bias", family->logits);
-    const struct safetensors_entry *bias = take(search, tally, name, family);
+    const struct safetensors_entry *bias = weights_take(search, tally, name, family);
     if (bias)
         out->entries[model->logit_bias - model->tensors] = bias;
 }
@@ -288,12 +289,12 @@ static void note_unexpected(struct tally *tally, const struct model *model, cons
     const bool adapts = model->config.adapter.rank > 0 && strncmp(name, ADAPTER_PREFIX, n) == 0;
 
     if (adapts && (model_find(model, name + n) || model_is_tied_copy(model, name + n)))
-        note(tally, UNEXPECTED, "%.64s replaces the base's, which is read of modules_to_save alone", name);
+        weights_note(tally, UNEXPECTED, "%.64s replaces the base's, which is read of modules_to_save alone", name);
     else
-        note(tally, UNEXPECTED, "%.64s is not a tensor of this model", name);
+        weights_note(tally, UNEXPECTED, "%.64s is not a tensor of this model", name);
 }
 
-static void match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
+static void weights_match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
 
@@ -301,18 +302,19 @@ static void match(struct weights *out, const struct model *model, struct drawn d
     for (uint32_t t = 0; t < model->n_tensors; t++)
         out->entries[t] = is_adapted(model, &model->tensors[t])
                               ? take_adapted(&search, tally, &model->tensors[t], model->config.family)
-                              : take(&search, tally, model->tensors[t].name, model->config.family);
+                              : weights_take(&search, tally, model->tensors[t].name, model->config.family);
     if (model->config.adapter.unties)
         take_untied(out, model, &search);
     take_copies(out, model, &search, tally);
     take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t] && out->entries[t]->coded && model_is_in_out(model, model->tensors[t].name))
-            note(tally, MISTYPED, "%.64s is quantised and transposed, not F32, F16 or BF16", out->entries[t]->name);
+            weights_note(tally, MISTYPED, "%.64s is quantised and transposed, not F32, F16 or BF16",
+                         out->entries[t]->name);
         else if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);
         else if (model->tensors[t].adapts ? !drawn.adapters || has_adapters(out, model) : t < drawn.first)
-            note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
+            weights_note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
     }
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++)
@@ -321,7 +323,7 @@ static void match(struct weights *out, const struct model *model, struct drawn d
 }
 
 /* One sentence: each kind of fault by its first tensor and the number of others, and a remedy for the first kind. */
-static int report(const struct tally *tally, struct error *err)
+static int weights_report(const struct tally *tally, struct error *err)
 {
     static const char *const others[] = {"of another shape", "unexpected", "missing", "doubled", "of another type"};
     static const char *const remedies[] = {"check that config.json belongs to these weights",
@@ -360,8 +362,8 @@ uint64_t weights_memory(const struct model *model, uint32_t n_files, uint64_t he
            reserve_rounded(model->n_tensors * sizeof(struct safetensors_entry *)) + safetensors_memory(header_bytes);
 }
 
-static int read_headers(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                        struct reserve *reserve, struct error *err)
+static int weights_read_headers(struct weights *out, const struct model *model, const struct file *files,
+                                unsigned n_files, struct reserve *reserve, struct error *err)
 {
     int rc = 0;
 
@@ -374,8 +376,8 @@ static int read_headers(struct weights *out, const struct model *model, const st
     return rc ? rc : coded_find(out->files, n_files, err);
 }
 
-static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                      struct drawn drawn, struct reserve *reserve, struct error *err)
+static int weights_open_files(struct weights *out, const struct model *model, const struct file *files,
+                              unsigned n_files, struct drawn drawn, struct reserve *reserve, struct error *err)
 {
     struct reserve own = {0};
     struct tally tally = {0};
@@ -386,10 +388,10 @@ static int open_files(struct weights *out, const struct model *model, const stru
         own.memory = out->memory = malloc(own.bytes);
         reserve = &own;
     }
-    int rc = read_headers(out, model, files, n_files, reserve, err);
+    int rc = weights_read_headers(out, model, files, n_files, reserve, err);
     if (rc == 0) {
-        match(out, model, drawn, &tally);
-        rc = report(&tally, err);
+        weights_match(out, model, drawn, &tally);
+        rc = weights_report(&tally, err);
     }
     if (rc != 0)
         weights_close(out);
@@ -399,7 +401,7 @@ static int open_files(struct weights *out, const struct model *model, const stru
 int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                  struct reserve *reserve, struct error *err)
 {
-    return open_files(out, model, files, n_files, (struct drawn){model->n_tensors, false}, reserve, err);
+    return weights_open_files(out, model, files, n_files, (struct drawn){model->n_tensors, false}, reserve, err);
 }
 
 int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
@@ -407,7 +409,7 @@ int weights_open_base(struct weights *out, const struct model *model, const stru
 {
     const uint32_t first = model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors;
 
-    return open_files(out, model, files, n_files, (struct drawn){first, true}, reserve, err);
+    return weights_open_files(out, model, files, n_files, (struct drawn){first, true}, reserve, err);
 }
 
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model)

@@ -23,7 +23,7 @@ void bulk_stop(struct bulk *b)
         uv_read_stop((uv_stream_t *)&b->tcp);
 }
 
-static void end(struct bulk *b, const char *fault)
+static void bulk_end(struct bulk *b, const char *fault)
 {
     if (b->ended || b->closing)
         return;
@@ -33,7 +33,7 @@ static void end(struct bulk *b, const char *fault)
 
 /* ---- ranges ----------------------------------------------------------------------------------------------------- */
 
-static int add_range(struct bulk_ring *ring, void *memory, size_t n)
+static int bulk_add_range(struct bulk_ring *ring, void *memory, size_t n)
 {
     const struct bulk_range range = {memory, n};
     uint8_t *to = fifo_add(&ring->ranges, sizeof range);
@@ -109,7 +109,7 @@ static void finish_close(struct bulk *b)
     b->events->on_closed(b);
 }
 
-static void on_tcp_closed(uv_handle_t *handle)
+static void bulk_on_tcp_closed(uv_handle_t *handle)
 {
     struct bulk *b = handle->data;
 
@@ -122,7 +122,7 @@ void bulk_close(struct bulk *b)
     if (b->closing)
         return;
     b->closing = true;
-    uv_close((uv_handle_t *)&b->tcp, on_tcp_closed);
+    uv_close((uv_handle_t *)&b->tcp, bulk_on_tcp_closed);
 }
 
 /* A thread is done with a chunk. False: the connection is closing, and may be the caller's again. */
@@ -148,7 +148,7 @@ static void start_work(struct bulk *b, struct bulk_slot *slot, uv_work_cb work, 
 
 static void pump_out(struct bulk *b);
 
-static void on_written(uv_write_t *request, int status)
+static void bulk_on_written(uv_write_t *request, int status)
 {
     struct bulk_slot *slot = request->data;
     struct bulk *b = slot->bulk;
@@ -159,7 +159,7 @@ static void on_written(uv_write_t *request, int status)
     drop_slot(&b->out);
     b->out.n_written--;
     if (status < 0) {
-        end(b, uv_strerror(status));
+        bulk_end(b, uv_strerror(status));
         return;
     }
     pump_out(b);
@@ -167,7 +167,7 @@ static void on_written(uv_write_t *request, int status)
         b->events->on_sent(b);
 }
 
-static void seal(uv_work_t *work)
+static void bulk_seal(uv_work_t *work)
 {
     struct bulk_slot *slot = work->data;
 
@@ -202,20 +202,20 @@ static void pump_out(struct bulk *b)
             break;
         slot->write.data = slot;
         out->n_written++;
-        const int rc = uv_write(&slot->write, (uv_stream_t *)&b->tcp, &buffer, 1, on_written);
+        const int rc = uv_write(&slot->write, (uv_stream_t *)&b->tcp, &buffer, 1, bulk_on_written);
         if (rc < 0)
-            end(b, uv_strerror(rc));
+            bulk_end(b, uv_strerror(rc));
     }
     while (!b->ended && out->n < BULK_BUFFERS && b->credit > 0 && next_chunk(out) > 0) {
         b->credit--;
-        start_work(b, begin_chunk(out, b->n_sent++), seal, on_sealed);
+        start_work(b, begin_chunk(out, b->n_sent++), bulk_seal, on_sealed);
     }
     drop_begun(out);
 }
 
 int bulk_send(struct bulk *b, const void *from, size_t n)
 {
-    const int rc = b->ended || b->closing ? 0 : add_range(&b->out, (void *)(uintptr_t)from, n); /* only read */
+    const int rc = b->ended || b->closing ? 0 : bulk_add_range(&b->out, (void *)(uintptr_t)from, n); /* only read */
 
     if (!rc && !b->ended && !b->closing)
         pump_out(b);
@@ -260,7 +260,7 @@ static void pump_in(struct bulk *b)
     while (!b->ended && !b->closing && in->n > 0 && in->slots[in->first].ready) {
         const struct bulk_slot *slot = drop_slot(in);
         if (slot->result < 0) {
-            end(b, "sent a chunk that its key did not seal, or not at this place");
+            bulk_end(b, "sent a chunk that its key did not seal, or not at this place");
             return;
         }
         consume(b);
@@ -298,7 +298,7 @@ static size_t frame_bytes(const struct bulk *b)
                                          : CIPHER_HEADER_BYTES + next_chunk(&b->in) + CIPHER_TAG_BYTES;
 }
 
-static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+static void bulk_on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct bulk *b = handle->data;
 
@@ -311,7 +311,7 @@ static void take_bytes(struct bulk *b)
 {
     if (b->n_in == CIPHER_HEADER_BYTES) {
         if (wire_get(incoming(b)->frame, CIPHER_HEADER_BYTES) != next_chunk(&b->in))
-            end(b, "sent a chunk of another length than its message said");
+            bulk_end(b, "sent a chunk of another length than its message said");
         return;
     }
     b->n_in = 0;
@@ -319,15 +319,15 @@ static void take_bytes(struct bulk *b)
     read_on(b);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+static void bulk_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct bulk *b = stream->data;
 
     (void)buffer;
     if (n < 0) {
-        end(b, b->n_in > 0 || count_ranges(&b->in) > 0 ? "was cut off within a transfer"
-               : n == UV_EOF                           ? NULL
-                                                       : uv_strerror((int)n));
+        bulk_end(b, b->n_in > 0 || count_ranges(&b->in) > 0 ? "was cut off within a transfer"
+                    : n == UV_EOF                           ? NULL
+                                                            : uv_strerror((int)n));
     } else if (n > 0) {
         const size_t wanted = frame_bytes(b);
         b->n_in += (size_t)n;
@@ -346,14 +346,14 @@ static void read_on(struct bulk *b)
         return;
     b->reading = wanted;
     if (wanted)
-        uv_read_start((uv_stream_t *)&b->tcp, on_room, on_read);
+        uv_read_start((uv_stream_t *)&b->tcp, bulk_on_room, bulk_on_read);
     else
         uv_read_stop((uv_stream_t *)&b->tcp);
 }
 
 int bulk_expect(struct bulk *b, void *to, size_t n)
 {
-    const int rc = b->ended || b->closing ? 0 : add_range(&b->in, to, n);
+    const int rc = b->ended || b->closing ? 0 : bulk_add_range(&b->in, to, n);
 
     if (!rc)
         read_on(b);
@@ -407,6 +407,6 @@ int bulk_open(struct bulk *b, uv_loop_t *loop, int fd, const struct handshake *h
     if (!rc)
         rc = uv_tcp_keepalive(&b->tcp, 1, KEEPALIVE_S);
     if (rc < 0)
-        end(b, uv_strerror(rc));
+        bulk_end(b, uv_strerror(rc));
     return 0;
 }

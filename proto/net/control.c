@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <unistd.h>
 
-static void end(struct control *c, const char *fault)
+static void control_end(struct control *c, const char *fault)
 {
     if (c->ended || c->closing)
         return;
@@ -25,13 +25,13 @@ static void take_frames(struct control *c)
     while (!c->ended && !c->closing && c->n_in - at >= CIPHER_HEADER_BYTES) {
         const size_t n = wire_get(c->in + at, CIPHER_HEADER_BYTES), all = CIPHER_HEADER_BYTES + n + CIPHER_TAG_BYTES;
         if (n < 1 || n > CONTROL_MAX_BYTES) {
-            end(c, "sent a frame of an impossible length");
+            control_end(c, "sent a frame of an impossible length");
             return;
         }
         if (c->n_in - at < all)
             break;
         if (cipher_open(&c->receive, payload, c->in + at + CIPHER_HEADER_BYTES, n, c->n_received++) < 0) {
-            end(c, "sent a frame that its key did not seal, or not at this place");
+            control_end(c, "sent a frame that its key did not seal, or not at this place");
             return;
         }
         at += all;
@@ -41,7 +41,7 @@ static void take_frames(struct control *c)
     c->n_in -= at;
 }
 
-static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+static void control_on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct control *c = handle->data;
 
@@ -49,7 +49,7 @@ static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
     *buffer = uv_buf_init((char *)c->in + c->n_in, (unsigned)(sizeof c->in - c->n_in));
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+static void control_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct control *c = stream->data;
 
@@ -58,20 +58,20 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         c->n_in += (size_t)n;
         take_frames(c);
     } else if (n < 0) {
-        end(c, c->n_in > 0 ? "was cut off within a frame" : n == UV_EOF ? NULL : uv_strerror((int)n));
+        control_end(c, c->n_in > 0 ? "was cut off within a frame" : n == UV_EOF ? NULL : uv_strerror((int)n));
     }
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static void pump(struct control *c);
+static void control_pump(struct control *c);
 
 static void on_shut(uv_shutdown_t *request, int status)
 {
     (void)request, (void)status;
 }
 
-static void on_written(uv_write_t *request, int status)
+static void control_on_written(uv_write_t *request, int status)
 {
     struct control *c = request->data;
 
@@ -79,12 +79,12 @@ static void on_written(uv_write_t *request, int status)
     if (c->closing)
         return;
     if (status < 0)
-        end(c, uv_strerror(status));
+        control_end(c, uv_strerror(status));
     else
-        pump(c);
+        control_pump(c);
 }
 
-static void pump(struct control *c)
+static void control_pump(struct control *c)
 {
     if (fifo_n(&c->writing) > 0 || c->closing)
         return;
@@ -93,10 +93,10 @@ static void pump(struct control *c)
         c->writing = c->out;
         c->out = empty;
         const uv_buf_t buffer = uv_buf_init((char *)fifo_at(&c->writing, 0), (unsigned)fifo_n(&c->writing));
-        const int rc = uv_write(&c->write, (uv_stream_t *)&c->tcp, &buffer, 1, on_written);
+        const int rc = uv_write(&c->write, (uv_stream_t *)&c->tcp, &buffer, 1, control_on_written);
         if (rc < 0) {
             fifo_drop(&c->writing, fifo_n(&c->writing));
-            end(c, uv_strerror(rc));
+            control_end(c, uv_strerror(rc));
         }
     } else if (c->finishing && !c->shut) {
         c->shut = uv_shutdown(&c->shutdown, (uv_stream_t *)&c->tcp, on_shut) == 0;
@@ -116,14 +116,14 @@ int control_send(struct control *c, uint8_t kind, const uint8_t *bytes, size_t n
     payload[0] = kind;
     memcpy(payload + 1, bytes, n);
     cipher_seal(&c->send, frame, payload, 1 + n, c->n_sent++);
-    pump(c);
+    control_pump(c);
     return 0;
 }
 
 void control_finish(struct control *c)
 {
     c->finishing = true;
-    pump(c);
+    control_pump(c);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
@@ -151,13 +151,13 @@ int control_open(struct control *c, uv_loop_t *loop, int fd, const struct handsh
     if (!rc)
         rc = uv_tcp_nodelay(&c->tcp, 1);
     if (!rc)
-        rc = uv_read_start((uv_stream_t *)&c->tcp, on_room, on_read);
+        rc = uv_read_start((uv_stream_t *)&c->tcp, control_on_room, control_on_read);
     if (rc < 0)
-        end(c, uv_strerror(rc));
+        control_end(c, uv_strerror(rc));
     return 0;
 }
 
-static void on_tcp_closed(uv_handle_t *handle)
+static void control_on_tcp_closed(uv_handle_t *handle)
 {
     struct control *c = handle->data;
 
@@ -173,5 +173,5 @@ void control_close(struct control *c)
     if (c->closing)
         return;
     c->closing = true;
-    uv_close((uv_handle_t *)&c->tcp, on_tcp_closed);
+    uv_close((uv_handle_t *)&c->tcp, control_on_tcp_closed);
 }

@@ -16,7 +16,7 @@
 
 enum { PAUSE_MS = 20, MOST_PAUSE_MS = 1000 }; /* between attempts */
 
-static long now_ms(void)
+static long dial_now_ms(void)
 {
     struct timespec t;
 
@@ -25,10 +25,10 @@ static long now_ms(void)
 }
 
 /* Waits until a socket is ready. */
-static int await(int fd, short events, long deadline)
+static int dial_await(int fd, short events, long deadline)
 {
     struct pollfd p = {.fd = fd, .events = events};
-    const long left = deadline - now_ms();
+    const long left = deadline - dial_now_ms();
     int n;
 
     do
@@ -49,7 +49,7 @@ static int transfer(int fd, uint8_t *bytes, size_t n, bool sends, long deadline)
         else if (done == 0)
             rc = -ECONNRESET;
         else if (errno == EAGAIN)
-            rc = await(fd, sends ? POLLOUT : POLLIN, deadline);
+            rc = dial_await(fd, sends ? POLLOUT : POLLIN, deadline);
         else if (errno != EINTR)
             rc = errno == EPIPE ? -ECONNRESET : -errno;
     }
@@ -78,7 +78,7 @@ static int connect_one(const struct addrinfo *at, long deadline)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a daemon here may need its port: is_own_end */
     int rc = connect(fd, at->ai_addr, at->ai_addrlen) < 0 && errno != EINPROGRESS ? -errno : 0;
     if (!rc)
-        rc = await(fd, POLLOUT, deadline);
+        rc = dial_await(fd, POLLOUT, deadline);
     if (!rc && getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &size) == 0)
         rc = -fault;
     if (!rc && is_own_end(fd))
@@ -99,7 +99,7 @@ static int connect_any(const struct addrinfo *found, const char *address, long d
     for (const struct addrinfo *at = found; at; at = at->ai_next)
         n_left++;
     for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
-        const long now = now_ms();
+        const long now = dial_now_ms();
         fd = connect_one(at, now + (deadline - now) / n_left--);
         if (fd < 0 && !first)
             first = fd;
@@ -137,8 +137,8 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
 }
 
 /* Connects, and shakes hands as this session's channel. Returns the socket. */
-static int open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
-                        const struct dial_options *options, long deadline, struct error *err)
+static int dial_open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
+                             const struct dial_options *options, long deadline, struct error *err)
 {
     int fd = connect_any(found, options->address, deadline, err), rc;
 
@@ -161,13 +161,13 @@ static int open_both(struct proxy_setup *proxy, struct handshake *control, struc
     struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL, .key = options->key};
 
     setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
-    proxy->control = open_channel(control, found, &setup, options, deadline, err);
+    proxy->control = dial_open_channel(control, found, &setup, options, deadline, err);
     proxy->bulk = -1;
     if (proxy->control >= 0) {
         setup.channel = HANDSHAKE_BULK;
         setup.session = control->name;
         setup.key = control->child;
-        proxy->bulk = open_channel(bulk, found, &setup, options, deadline, err);
+        proxy->bulk = dial_open_channel(bulk, found, &setup, options, deadline, err);
         if (proxy->bulk < 0)
             close(proxy->control);
     }
@@ -177,18 +177,18 @@ static int open_both(struct proxy_setup *proxy, struct handshake *control, struc
 
 /* Waits ever longer, each time for a half to the whole of *pause_ms: those that were put off together come again one
  * by one. False: the deadline is nearer. */
-static bool rest(long *pause_ms, long deadline)
+static bool dial_rest(long *pause_ms, long deadline)
 {
     const long ms = *pause_ms / 2 + (long)randombytes_uniform((uint32_t)*pause_ms / 2 + 1);
 
-    if (now_ms() + ms >= deadline)
+    if (dial_now_ms() + ms >= deadline)
         return false;
     poll(NULL, 0, (int)ms);
     *pause_ms = 2 * *pause_ms < MOST_PAUSE_MS ? 2 * *pause_ms : MOST_PAUSE_MS;
     return true;
 }
 
-static int resolve(struct addrinfo **found, const char *address, struct error *err)
+static int dial_resolve(struct addrinfo **found, const char *address, struct error *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM}; /* AI_ADDRCONFIG refuses 10.0.0.1 while IPv4 is away */
     char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
@@ -205,18 +205,18 @@ static int resolve(struct addrinfo **found, const char *address, struct error *e
 int dial_knock(const char *address, struct error *err)
 {
     struct addrinfo *found = NULL;
-    const int rc = resolve(&found, address, err);
+    const int rc = dial_resolve(&found, address, err);
 
     if (rc)
         return rc;
-    const int fd = connect_any(found, address, now_ms() + DIAL_PATIENCE_MS, err);
+    const int fd = connect_any(found, address, dial_now_ms() + DIAL_PATIENCE_MS, err);
     freeaddrinfo(found);
     if (fd >= 0)
         close(fd);
     return fd < 0 ? fd : 0;
 }
 
-static int join(int *connection, uv_loop_t *loop, struct proxy_setup *setup, struct error *err)
+static int dial_join(int *connection, uv_loop_t *loop, struct proxy_setup *setup, struct error *err)
 {
     int ends[2], rc;
 
@@ -238,22 +238,22 @@ static int join(int *connection, uv_loop_t *loop, struct proxy_setup *setup, str
 
 int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, struct error *err)
 {
-    const long deadline = now_ms() + DIAL_PATIENCE_MS;
+    const long deadline = dial_now_ms() + DIAL_PATIENCE_MS;
     struct handshake control, bulk;
     struct proxy_setup proxy = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
     struct addrinfo *found = NULL;
     long pause_ms = PAUSE_MS;
-    int rc = resolve(&found, options->address, err);
+    int rc = dial_resolve(&found, options->address, err);
 
     if (rc)
         return rc;
     snprintf(proxy.peer, sizeof proxy.peer, "%.79s", options->address + 6);
     do
         rc = open_both(&proxy, &control, &bulk, found, options, deadline, err);
-    while (rc == -EAGAIN && rest(&pause_ms, deadline));
+    while (rc == -EAGAIN && dial_rest(&pause_ms, deadline));
     freeaddrinfo(found);
     if (!rc)
-        rc = join(connection, loop, &proxy, err);
+        rc = dial_join(connection, loop, &proxy, err);
     handshake_wipe(&control);
     handshake_wipe(&bulk);
     return rc;

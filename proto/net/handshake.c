@@ -52,7 +52,7 @@ static int check_hello(const struct handshake *h, const uint8_t *hello, const ch
     return *why ? -EPROTO : 0;
 }
 
-static void derive(const struct handshake *h, uint8_t out[32], const char *purpose, unsigned direction)
+static void handshake_derive(const struct handshake *h, uint8_t out[32], const char *purpose, unsigned direction)
 {
     crypto_generichash_state state;
     const uint8_t tail[2] = {(uint8_t)direction, (uint8_t)h->channel};
@@ -70,7 +70,7 @@ static void prove(const struct handshake *h, uint8_t out[HANDSHAKE_PROOF_BYTES],
 {
     uint8_t key[32];
 
-    derive(h, key, purpose, direction);
+    handshake_derive(h, key, purpose, direction);
     crypto_generichash(out, HANDSHAKE_PROOF_BYTES, h->hellos[0], sizeof h->hellos, key, sizeof key);
     sodium_memzero(key, sizeof key);
 }
@@ -92,7 +92,7 @@ static bool agree(struct handshake *h, const uint8_t *key)
     return true;
 }
 
-static int fail(struct handshake *h, int code, const char *reason, const char **why)
+static int handshake_fail(struct handshake *h, int code, const char *reason, const char **why)
 {
     handshake_wipe(h);
     h->state = HANDSHAKE_FAILED;
@@ -111,27 +111,28 @@ static int take_hello(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
         *n_out = HANDSHAKE_HELLO_BYTES;
     }
     if (rc)
-        return fail(h, rc, *why, why);
+        return handshake_fail(h, rc, *why, why);
     memcpy(h->hellos[calls], bytes, HANDSHAKE_HELLO_BYTES);
     if (!calls) {
         h->channel = (enum handshake_channel)bytes[AT_CHANNEL];
         h->session = wire_get(bytes + AT_SESSION, 8);
         key = h->setup.find_key(h->setup.user, h->channel, h->session);
         if (!key)
-            return fail(h, -EACCES, "asked for a session that there is none of", why);
+            return handshake_fail(h, -EACCES, "asked for a session that there is none of", why);
         write_hello(h, h->hellos[1]);
     }
     const unsigned both = h->hellos[0][AT_FLAGS] & h->hellos[1][AT_FLAGS];
     const unsigned either = h->hellos[0][AT_FLAGS] | h->hellos[1][AT_FLAGS];
     if (calls && (both ^ either) & HANDSHAKE_PLAIN)
-        return fail(h, -EPROTO,
-                    h->setup.flags & HANDSHAKE_PLAIN
-                        ? "encrypts all bytes, but this worker has --plain-bulk: give it to both, or to neither"
-                        : "has --plain-bulk, but this worker has not: give it to both, or to neither",
-                    why);
+        return handshake_fail(
+            h, -EPROTO,
+            h->setup.flags & HANDSHAKE_PLAIN
+                ? "encrypts all bytes, but this worker has --plain-bulk: give it to both, or to neither"
+                : "has --plain-bulk, but this worker has not: give it to both, or to neither",
+            why);
     h->flags = both;
     if (!agree(h, key))
-        return fail(h, -EPROTO, "sent a public key that gives no secret", why);
+        return handshake_fail(h, -EPROTO, "sent a public key that gives no secret", why);
     if (calls)
         prove(h, out, "eps proof", 0);
     else
@@ -172,20 +173,20 @@ static int take_proof(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
         *n_out = HANDSHAKE_PROOF_BYTES;
     }
     if (rc)
-        return fail(h, rc, *why, why);
+        return handshake_fail(h, rc, *why, why);
     if ((h->hellos[0][AT_FLAGS] ^ h->hellos[1][AT_FLAGS]) & HANDSHAKE_PLAIN)
-        return fail(h, -EPROTO, "has --plain-bulk and the daemon has not, or the other way around", why);
+        return handshake_fail(h, -EPROTO, "has --plain-bulk and the daemon has not, or the other way around", why);
     if (!calls) {
         const bool refuses = h->channel == HANDSHAKE_CONTROL && h->setup.has_room && !h->setup.has_room(h->setup.user);
         prove(h, out, refuses ? "eps full" : "eps proof", 1);
         *n_out = HANDSHAKE_PROOF_BYTES;
         if (refuses)
-            return fail(h, -EBUSY, "came when there were as many workers by tcp as the daemon takes", why);
+            return handshake_fail(h, -EBUSY, "came when there were as many workers by tcp as the daemon takes", why);
     }
-    derive(h, h->send, "eps frame", !calls);
-    derive(h, h->receive, "eps frame", calls);
-    derive(h, h->child, "eps child", 0);
-    derive(h, name, "eps name", 0);
+    handshake_derive(h, h->send, "eps frame", !calls);
+    handshake_derive(h, h->receive, "eps frame", calls);
+    handshake_derive(h, h->child, "eps child", 0);
+    handshake_derive(h, name, "eps name", 0);
     h->name = wire_get(name, 8);
     sodium_memzero(h->root, sizeof h->root);
     sodium_memzero(&h->setup.secret, sizeof h->setup.secret);

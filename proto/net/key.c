@@ -48,7 +48,7 @@ int key_make(const char *path, struct error *err)
     return rc;
 }
 
-static int check_file(int fd, const char *path, struct error *err)
+static int key_check_file(int fd, const char *path, struct error *err)
 {
     struct stat info;
 
@@ -69,7 +69,7 @@ static int check_file(int fd, const char *path, struct error *err)
     return 0;
 }
 
-static bool parse(uint8_t *out, const char line[LINE_BYTES])
+static bool key_parse(uint8_t *out, const char line[LINE_BYTES])
 {
     size_t n = 0;
 
@@ -91,10 +91,10 @@ int key_read(uint8_t **out, const char *path, struct error *err)
                          errno == ENOENT   ? ": make one with epsd --make-key, or copy the daemon's"
                          : errno == EACCES ? ": use a file of your own"
                                            : "");
-    rc = check_file(fd, path, err);
+    rc = key_check_file(fd, path, err);
     if (!rc && !(*out = sodium_malloc(KEY_BYTES)))
         rc = error_set(err, -ENOMEM, "there is no memory for the key of %s", path);
-    if (!rc && (pread(fd, line, sizeof line, 0) != LINE_BYTES || !parse(*out, line)))
+    if (!rc && (pread(fd, line, sizeof line, 0) != LINE_BYTES || !key_parse(*out, line)))
         rc = error_set(err, -EBADMSG, "%s is no key file: its line is not \"" PREFIX "\" and %d hexadecimal digits",
                        path, DIGITS);
     close(fd);

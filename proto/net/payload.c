@@ -18,27 +18,27 @@ static const char *const names[PAYLOAD_SEGMENTS] = {"eps-weights", "eps-inbox", 
 
 /* ---- segments --------------------------------------------------------------------------------------------------- */
 
-static const struct plan_goal *goal_of(const struct payload *p)
+static const struct plan_goal *payload_goal_of(const struct payload *p)
 {
     return &p->assign.assign.goal;
 }
 
-static bool trains(const struct payload *p)
+static bool payload_trains(const struct payload *p)
 {
-    return goal_of(p)->purpose == PLAN_TRAIN;
+    return payload_goal_of(p)->purpose == PLAN_TRAIN;
 }
 
 static bool generates(const struct payload *p)
 {
-    return goal_of(p)->purpose == PLAN_GENERATE;
+    return payload_goal_of(p)->purpose == PLAN_GENERATE;
 }
 
 static uint32_t row_outputs(const struct payload *p)
 {
-    return plan_row_outputs(goal_of(p), p->model.config.n_labels);
+    return plan_row_outputs(payload_goal_of(p), p->model.config.n_labels);
 }
 
-static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
+static uint64_t payload_bytes_of(const struct payload *p, enum payload_segment segment)
 {
     const struct message *m = &p->assign;
 
@@ -46,9 +46,9 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
     case PAYLOAD_WEIGHTS:
         return m->assign.weights_bytes;
     case PAYLOAD_INBOX:
-        return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
+        return payload_trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
     case PAYLOAD_DATA:
-        return plan_data_bytes(goal_of(p), &p->model);
+        return plan_data_bytes(payload_goal_of(p), &p->model);
     case PAYLOAD_CONFIG:
         return m->assign.config_bytes;
     case PAYLOAD_STASH:
@@ -60,10 +60,10 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
 }
 
 /* The model, from the text in the config's segment. */
-static int read_model(struct payload *p, struct error *err)
+static int payload_read_model(struct payload *p, struct error *err)
 {
     const struct segment *config = &p->segments[PAYLOAD_CONFIG];
-    const struct plan_goal *goal = goal_of(p);
+    const struct plan_goal *goal = payload_goal_of(p);
     struct model_config c;
     char *text = malloc(config->bytes); /* a copy: the peer may write to the segment */
     int rc = text ? 0 : error_memory(err);
@@ -103,7 +103,7 @@ int payload_attach(struct payload *p, const struct message *assign, const int *f
     rc = segment_attach(&p->segments[PAYLOAD_CONFIG], fds[PAYLOAD_CONFIG], assign->assign.config_bytes, SEGMENT_READ,
                         err);
     if (!rc)
-        rc = read_model(p, err);
+        rc = payload_read_model(p, err);
     for (unsigned i = 0; i < n; i++) {
         const bool writes = i == PAYLOAD_INBOX || (i == PAYLOAD_DATA && (generates(p) || row_outputs(p) > 0));
         if (i == PAYLOAD_CONFIG)
@@ -111,7 +111,7 @@ int payload_attach(struct payload *p, const struct message *assign, const int *f
         if (rc || i == PAYLOAD_STASH) /* the worker's stash is on its own host */
             close(fds[i]);
         else
-            rc = segment_attach(&p->segments[i], fds[i], bytes_of(p, (enum payload_segment)i),
+            rc = segment_attach(&p->segments[i], fds[i], payload_bytes_of(p, (enum payload_segment)i),
                                 writes ? SEGMENT_READ_WRITE : SEGMENT_READ, err);
     }
     p->open = !rc;
@@ -132,7 +132,7 @@ static int check_room(const struct payload *p, struct error *err)
     uint64_t bytes = 0;
 
     for (unsigned i = 0; i < PAYLOAD_SEGMENTS; i++)
-        bytes += i == PAYLOAD_CONFIG ? 0 : bytes_of(p, (enum payload_segment)i);
+        bytes += i == PAYLOAD_CONFIG ? 0 : payload_bytes_of(p, (enum payload_segment)i);
     if (bytes <= available)
         return 0;
     return error_set(
@@ -144,12 +144,12 @@ static int check_room(const struct payload *p, struct error *err)
 
 int payload_create(struct payload *p, struct error *err)
 {
-    int rc = read_model(p, err);
+    int rc = payload_read_model(p, err);
 
     if (!rc)
         rc = check_room(p, err);
     for (unsigned i = 0; !rc && i < PAYLOAD_SEGMENTS; i++) {
-        const uint64_t bytes = bytes_of(p, (enum payload_segment)i);
+        const uint64_t bytes = payload_bytes_of(p, (enum payload_segment)i);
         if (i != PAYLOAD_CONFIG && bytes > 0)
             rc = segment_create(&p->segments[i], names[i], bytes,
                                 i == PAYLOAD_WEIGHTS ? SEGMENT_READ : SEGMENT_READ_WRITE, err);
@@ -191,19 +191,19 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
     const uint64_t row = (uint64_t)n_tokens * sizeof(uint32_t);
     int k = 0;
 
-    if (generates(p) || buffer > 1 || n_tokens < 1 || n_tokens > goal_of(p)->seq || n < 1 ||
-        (uint64_t)first + n > goal_of(p)->batch)
+    if (generates(p) || buffer > 1 || n_tokens < 1 || n_tokens > payload_goal_of(p)->seq || n < 1 ||
+        (uint64_t)first + n > payload_goal_of(p)->batch)
         return -EPROTO;
     k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].ids + first * row, n * row);
     k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].labels + first * row, n * row);
-    if (goal_of(p)->packs)
+    if (payload_goal_of(p)->packs)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].positions + first * row, n * row);
-    if (p->model.config.n_labels > 0 || goal_of(p)->source > 0)
+    if (p->model.config.n_labels > 0 || payload_goal_of(p)->source > 0)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
                  n * sizeof(struct plan_row));
-    if (plan_has_pairs(goal_of(p)))
+    if (plan_has_pairs(payload_goal_of(p)))
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].references + first * sizeof(float), n * sizeof(float));
-    if (goal_of(p)->weighted)
+    if (payload_goal_of(p)->weighted)
         k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].weights + first * row, n * row);
     return k;
 }
@@ -212,7 +212,7 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
  * nothing. */
 static int norms(struct payload_range *out, const struct payload *p, const struct message *m)
 {
-    const struct plan_goal *goal = goal_of(p);
+    const struct plan_goal *goal = payload_goal_of(p);
     const struct model_unit *unit = &p->model.units[m->weights.unit];
     const uint64_t at = plan_data_norms_at(goal, &p->model, p->share.buffer, unit->first_norm_map);
 
@@ -221,13 +221,14 @@ static int norms(struct payload_range *out, const struct payload *p, const struc
     return one(out, PAYLOAD_DATA, at, (uint64_t)unit->n_norm_maps * goal->batch * goal->seq * sizeof(uint16_t));
 }
 
-static int weights(struct payload_range *out, const struct payload *p, const struct message *m)
+static int payload_weights(struct payload_range *out, const struct payload *p, const struct message *m)
 {
     if (m->weights.unit >= p->model.n_units)
         return -EPROTO;
     const struct model_unit *unit = &p->model.units[m->weights.unit];
-    const uint64_t trained = unit->n_trained * number_bytes(goal_of(p)->precision),
-                   bytes = model_unit_bytes(unit, goal_of(p)->precision), most = p->segments[PAYLOAD_WEIGHTS].bytes;
+    const uint64_t trained = unit->n_trained * number_bytes(payload_goal_of(p)->precision),
+                   bytes = model_unit_bytes(unit, payload_goal_of(p)->precision),
+                   most = p->segments[PAYLOAD_WEIGHTS].bytes;
     if (bytes > most || m->weights.at > most - trained || m->weights.frozen_at > most - bytes)
         return -EPROTO;
     int k = norms(out, p, m);
@@ -237,40 +238,40 @@ static int weights(struct payload_range *out, const struct payload *p, const str
     return k + one(&out[k], PAYLOAD_WEIGHTS, m->weights.frozen_at + trained, bytes - trained);
 }
 
-static int contribution(struct payload_range *out, struct payload *p, const struct message *m)
+static int payload_contribution(struct payload_range *out, struct payload *p, const struct message *m)
 {
     const struct contribution_name *name = &m->contribution.name;
     const uint32_t slot = m->contribution.slot;
 
-    if (!trains(p) || name->visit >= p->model.n_visits || slot > p->assign.assign.n_slots || p->given[slot])
+    if (!payload_trains(p) || name->visit >= p->model.n_visits || slot > p->assign.assign.n_slots || p->given[slot])
         return -EPROTO;
     const struct model_unit *unit = &p->model.units[p->model.visits[name->visit]];
     if (name->slice >= unit->n_slices)
         return -EPROTO;
     p->given[slot] = 1;
     return one(out, PAYLOAD_INBOX, slot * (uint64_t)p->slot_bytes,
-               model_slice_of(unit, name->slice).n * number_bytes(goal_of(p)->grad));
+               model_slice_of(unit, name->slice).n * number_bytes(payload_goal_of(p)->grad));
 }
 
 static int share(struct payload_range *out, struct payload *p, const struct message *m)
 {
-    const int k = rows(out, p, m->share.buffer, 0, goal_of(p)->batch, m->share.n_tokens);
+    const int k = rows(out, p, m->share.buffer, 0, payload_goal_of(p)->batch, m->share.n_tokens);
 
     if (k > 0)
         p->share = (struct payload_share){m->share.step, m->share.buffer, true};
     return k;
 }
 
-static int evaluate(struct payload_range *out, struct payload *p, const struct message *m)
+static int payload_evaluate(struct payload_range *out, struct payload *p, const struct message *m)
 {
     p->first_row = m->evaluate.first_row;
     p->n_rows = m->evaluate.n_rows;
     return rows(out, p, m->evaluate.buffer, p->first_row, p->n_rows, m->evaluate.n_tokens);
 }
 
-static int generate(struct payload_range *out, struct payload *p, const struct message *m)
+static int payload_generate(struct payload_range *out, struct payload *p, const struct message *m)
 {
-    const struct plan_goal *goal = goal_of(p);
+    const struct plan_goal *goal = payload_goal_of(p);
     int k = 0;
 
     if (!generates(p) || m->generate.n_rows > goal->batch)
@@ -292,7 +293,7 @@ static int generate(struct payload_range *out, struct payload *p, const struct m
 
 static int generated(struct payload_range *out, const struct payload *p)
 {
-    const uint64_t first = plan_generate_logits(goal_of(p)), row = p->model.config.vocabulary * sizeof(float);
+    const uint64_t first = plan_generate_logits(payload_goal_of(p)), row = p->model.config.vocabulary * sizeof(float);
     int k = 0;
 
     if (!generates(p))
@@ -309,17 +310,17 @@ static int ranges(struct payload_range *out, struct payload *p, const struct mes
     const uint64_t outputs = row_outputs(p) * sizeof(float);
 
     if (m->kind == MESSAGE_WEIGHTS)
-        return weights(out, p, m);
+        return payload_weights(out, p, m);
     if (m->kind == MESSAGE_CONTRIBUTION)
-        return contribution(out, p, m);
+        return payload_contribution(out, p, m);
     if (m->kind == MESSAGE_SHARE)
         return share(out, p, m);
     if (m->kind == MESSAGE_EVALUATE)
-        return evaluate(out, p, m);
+        return payload_evaluate(out, p, m);
     if (m->kind == MESSAGE_EVALUATED)
         return generates(p) ? -EPROTO
                             : one(out, PAYLOAD_DATA, p->data.logits + p->first_row * outputs, p->n_rows * outputs);
-    return m->kind == MESSAGE_GENERATE ? generate(out, p, m) : generated(out, p);
+    return m->kind == MESSAGE_GENERATE ? payload_generate(out, p, m) : generated(out, p);
 }
 
 int payload_ranges(struct payload_range out[PAYLOAD_MAX_RANGES], struct payload *p, const struct message *m,

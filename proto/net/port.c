@@ -124,7 +124,7 @@ static bool is_same_place(const struct sockaddr_storage *a, const struct sockadd
 
 /* ---- guests ----------------------------------------------------------------------------------------------------- */
 
-static unsigned count(const struct port *port, enum guest_state state)
+static unsigned port_count(const struct port *port, enum guest_state state)
 {
     unsigned n = 0;
 
@@ -133,7 +133,7 @@ static unsigned count(const struct port *port, enum guest_state state)
     return n;
 }
 
-static void give_back(struct port *port)
+static void port_give_back(struct port *port)
 {
     if (--port->n_handles > 0 || port->n_proxies > 0)
         return;
@@ -151,10 +151,10 @@ static void on_guest_closed(uv_handle_t *handle)
     handshake_wipe(&guest->handshake);
     guest->state = GUEST_NONE;
     accept_queued(port);
-    give_back(port);
+    port_give_back(port);
 }
 
-static void drop(struct guest *guest)
+static void port_drop(struct guest *guest)
 {
     if (guest->state == GUEST_CLOSING || guest->state == GUEST_NONE)
         return;
@@ -172,10 +172,10 @@ static void note_away(struct port *port, const struct sockaddr_storage *address,
     log_warning("turned away at the tcp port, %s: %s", name, why);
 }
 
-static void turn_away(struct guest *guest, const char *why)
+static void port_turn_away(struct guest *guest, const char *why)
 {
     note_away(guest->port, &guest->address, why);
-    drop(guest);
+    port_drop(guest);
 }
 
 /* Closes without a word: a worker comes again by itself. */
@@ -187,7 +187,7 @@ static void put_off(struct guest *guest, const char *why)
         print_address(name, &guest->address);
         log_warning("put off at the tcp port, %s: %s", name, why);
     }
-    drop(guest);
+    port_drop(guest);
 }
 
 static void on_proxy_closed(void *data)
@@ -195,8 +195,8 @@ static void on_proxy_closed(void *data)
     struct port *port = data;
 
     port->n_proxies--;
-    port->n_handles++; /* give_back takes it again */
-    give_back(port);
+    port->n_handles++; /* port_give_back takes it again */
+    port_give_back(port);
 }
 
 /* A second descriptor of its socket, which outlives the guest. */
@@ -208,7 +208,7 @@ static int take_socket(const struct guest *guest)
 }
 
 /* Both connections of a worker are here: it becomes a session. */
-static void admit(struct port *port, struct guest *control, struct guest *bulk)
+static void port_admit(struct port *port, struct guest *control, struct guest *bulk)
 {
     struct proxy_setup setup = {.is_daemon = true,
                                 .on_control = &control->handshake,
@@ -217,7 +217,7 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                                 .data = port};
     int ends[2] = {-1, -1}, rc = 0;
 
-    assert(port->n_proxies < PORT_SESSIONS); /* has_room */
+    assert(port->n_proxies < PORT_SESSIONS); /* port_has_room */
     print_address(setup.peer, &control->address);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         rc = -errno;
@@ -246,8 +246,8 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                  cipher_name(bulk->handshake.flags & HANDSHAKE_PLAIN ? CIPHER_PLAIN
                              : bulk->handshake.flags & HANDSHAKE_AES ? CIPHER_AES
                                                                      : CIPHER_CHACHA));
-    drop(control);
-    drop(bulk);
+    port_drop(control);
+    port_drop(bulk);
 }
 
 /* The guest whose session this is; it waits for its second connection. */
@@ -269,15 +269,15 @@ static const uint8_t *find_key(void *user, enum handshake_channel channel, uint6
     return control ? control->handshake.child : NULL;
 }
 
-static bool has_room(void *user)
+static bool port_has_room(void *user)
 {
     const struct port *port = user;
 
-    return port->n_proxies + count(port, GUEST_WAITING) < PORT_SESSIONS;
+    return port->n_proxies + port_count(port, GUEST_WAITING) < PORT_SESSIONS;
 }
 
 /* The handshake is done. A worker that waits for its second connection is read on, so that its end is seen. */
-static void greet(struct guest *guest)
+static void port_greet(struct guest *guest)
 {
     struct port *port = guest->port;
 
@@ -287,13 +287,13 @@ static void greet(struct guest *guest)
     } else {
         struct guest *control = find_waiting(port, guest->handshake.session);
         if (control)
-            admit(port, control, guest);
+            port_admit(port, control, guest);
         else
-            turn_away(guest, "came too late for its session");
+            port_turn_away(guest, "came too late for its session");
     }
 }
 
-static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+static void port_on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct guest *guest = handle->data;
 
@@ -303,7 +303,7 @@ static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
     *buffer = uv_buf_init((char *)guest->in + guest->n_in, (unsigned)wanted);
 }
 
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+static void port_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct guest *guest = stream->data;
     uint8_t out[HANDSHAKE_HELLO_BYTES];
@@ -315,16 +315,17 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         return;
     if (guest->state == GUEST_WAITING) {
         if (n < 0)
-            drop(guest); /* its second connection was put off, or it was told to end */
+            port_drop(guest); /* its second connection was put off, or it was told to end */
         else
-            turn_away(guest, "spoke before its second connection came");
+            port_turn_away(guest, "spoke before its second connection came");
         return;
     }
     if (n < 0) {
         if (guest->n_in || guest->handshake.state == HANDSHAKE_PROOF)
-            turn_away(guest, guest->n_in ? "was cut off within the handshake" : "left in the middle of the handshake");
+            port_turn_away(guest,
+                           guest->n_in ? "was cut off within the handshake" : "left in the middle of the handshake");
         else
-            drop(guest); /* dial_knock: a worker of a lost daemon checks for a successor */
+            port_drop(guest); /* dial_knock: a worker of a lost daemon checks for a successor */
         return;
     }
     guest->n_in += (size_t)n;
@@ -335,19 +336,19 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
     uv_buf_t reply = uv_buf_init((char *)out, (unsigned)n_out);
     const bool is_sent = n_out == 0 || uv_try_write((uv_stream_t *)&guest->tcp, &reply, 1) == (int)n_out;
     if (rc < 0)
-        turn_away(guest, why);
+        port_turn_away(guest, why);
     else if (!is_sent) /* a new socket has room for it */
-        turn_away(guest, "does not take the handshake");
+        port_turn_away(guest, "does not take the handshake");
     else if (guest->handshake.state == HANDSHAKE_DONE)
-        greet(guest);
+        port_greet(guest);
 }
 
 /* ---- the port --------------------------------------------------------------------------------------------------- */
 
 /* A free place for a guest that has not shown the key; NULL: all are taken. */
-static struct guest *find_place(struct port *port)
+static struct guest *port_find_place(struct port *port)
 {
-    if (count(port, GUEST_SHAKING) >= PORT_GUESTS)
+    if (port_count(port, GUEST_SHAKING) >= PORT_GUESTS)
         return NULL;
     for (unsigned i = 0; i < PLACES; i++)
         if (port->guests[i].state == GUEST_NONE)
@@ -374,7 +375,7 @@ static bool is_silent(const struct guest *guest)
 
 /* Evicts a guest that has not shown the key, to make room: at the address that has most guests, one that sent nothing,
  * else the oldest. */
-static void make_room(struct port *port)
+static void port_make_room(struct port *port)
 {
     struct guest *victim = NULL;
     unsigned most = 0;
@@ -393,10 +394,13 @@ static void make_room(struct port *port)
         put_off(victim, "others need the places of those that have not shown the key");
 }
 
-static void begin(struct guest *guest)
+static void port_begin(struct guest *guest)
 {
     struct port *port = guest->port;
-    struct handshake_setup setup = {.flags = port->flags, .find_key = find_key, .has_room = has_room, .user = port};
+    struct handshake_setup setup = {.flags = port->flags,
+                                    .find_key = find_key,
+                                    .has_room = port_has_room,
+                                    .user = port};
     uint8_t none[HANDSHAKE_HELLO_BYTES];
     int length = sizeof guest->address;
     uv_os_fd_t fd;
@@ -408,24 +412,24 @@ static void begin(struct guest *guest)
     guest->n_in = 0;
     guest->since = uv_now(port->loop);
     if (uv_tcp_getpeername(&guest->tcp, (struct sockaddr *)&guest->address, &length) < 0) {
-        drop(guest);
+        port_drop(guest);
         return;
     }
     unmap(&guest->address);
     if (uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
         put_off(guest, "the daemon has no descriptors left");
     else
-        uv_read_start((uv_stream_t *)&guest->tcp, on_room, on_read);
+        uv_read_start((uv_stream_t *)&guest->tcp, port_on_room, port_on_read);
 }
 
-static void accept_one(struct port *port)
+static void port_accept_one(struct port *port)
 {
-    struct guest *guest = find_place(port);
+    struct guest *guest = port_find_place(port);
 
     port->has_queue = !guest;
     if (!guest) { /* until on_guest_closed, libuv keeps the connection, and the system those after it */
-        if (count(port, GUEST_CLOSING) == 0)
-            make_room(port);
+        if (port_count(port, GUEST_CLOSING) == 0)
+            port_make_room(port);
         return;
     }
     uv_tcp_init(port->loop, &guest->tcp); /* cannot fail: it makes no socket */
@@ -435,28 +439,28 @@ static void accept_one(struct port *port)
     memset(&guest->address, 0, sizeof guest->address);
     port->n_handles++;
     if (uv_accept((uv_stream_t *)&port->tcp, (uv_stream_t *)&guest->tcp) < 0)
-        drop(guest);
+        port_drop(guest);
     else
-        begin(guest);
+        port_begin(guest);
 }
 
 static void accept_queued(struct port *port)
 {
     if (port->has_queue && !port->closing)
-        accept_one(port);
+        port_accept_one(port);
 }
 
-static void on_connection(uv_stream_t *server, int status)
+static void port_on_connection(uv_stream_t *server, int status)
 {
     struct port *port = server->data;
 
     if (status == 0)
-        accept_one(port);
+        port_accept_one(port);
     else if (port->n_away++ < AWAY_LINES)
         log_warning("the tcp port: %s", uv_strerror(status));
 }
 
-static void on_tick(uv_timer_t *timer)
+static void port_on_tick(uv_timer_t *timer)
 {
     struct port *port = timer->data;
 
@@ -464,8 +468,8 @@ static void on_tick(uv_timer_t *timer)
         struct guest *guest = &port->guests[i];
         if ((guest->state == GUEST_SHAKING || guest->state == GUEST_WAITING) &&
             uv_now(port->loop) - guest->since >= port->patience_ms)
-            turn_away(guest, guest->state == GUEST_WAITING ? "its second connection did not come"
-                                                           : "did not finish the handshake in time");
+            port_turn_away(guest, guest->state == GUEST_WAITING ? "its second connection did not come"
+                                                                : "did not finish the handshake in time");
     }
     if (++port->n_ticks < AWAY_TICKS)
         return;
@@ -494,7 +498,7 @@ static int bind_address(struct port *port, const char *address, struct error *er
     rc = uv_tcp_bind(&port->tcp, found->ai_addr, 0);
     freeaddrinfo(found);
     if (!rc)
-        rc = uv_listen((uv_stream_t *)&port->tcp, BACKLOG, on_connection);
+        rc = uv_listen((uv_stream_t *)&port->tcp, BACKLOG, port_on_connection);
     if (!rc)
         rc = uv_tcp_getsockname(&port->tcp, (struct sockaddr *)&at, &length);
     if (rc)
@@ -522,7 +526,7 @@ unsigned port_number(const struct port *port)
 
 static void on_own_closed(uv_handle_t *handle)
 {
-    give_back(handle->data);
+    port_give_back(handle->data);
 }
 
 int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *options,
@@ -556,7 +560,7 @@ int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *o
         port_unlisten(port);
         return rc;
     }
-    uv_timer_start(&port->tick, on_tick, TICK_MS, TICK_MS);
+    uv_timer_start(&port->tick, port_on_tick, TICK_MS, TICK_MS);
     *out = port;
     return 0;
 }
@@ -566,7 +570,7 @@ void port_unlisten(struct port *port)
     assert(!port->closing);
     port->closing = true;
     for (unsigned i = 0; i < PLACES; i++)
-        drop(&port->guests[i]);
+        port_drop(&port->guests[i]);
     uv_close((uv_handle_t *)&port->tcp, on_own_closed);
     uv_close((uv_handle_t *)&port->tick, on_own_closed);
 }

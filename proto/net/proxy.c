@@ -80,7 +80,7 @@ static void free_proxy(struct proxy *p)
     free(p);
 }
 
-static void on_handle_closed(struct proxy *p)
+static void proxy_on_handle_closed(struct proxy *p)
 {
     if (--p->n_handles == 0)
         free_proxy(p);
@@ -88,10 +88,10 @@ static void on_handle_closed(struct proxy *p)
 
 static void on_uv_closed(uv_handle_t *handle)
 {
-    on_handle_closed(handle->data);
+    proxy_on_handle_closed(handle->data);
 }
 
-static void close_all(struct proxy *p)
+static void proxy_close_all(struct proxy *p)
 {
     if (p->state == PROXY_CLOSING)
         return;
@@ -108,12 +108,12 @@ static void close_all(struct proxy *p)
 
 static void on_linger(uv_timer_t *timer)
 {
-    close_all(timer->data);
+    proxy_close_all(timer->data);
 }
 
 /* Nothing more is forwarded. Messages that were still arrive; bytes do not. The bulk connection stays open, so that the
  * peer hears the last message before the end of a transfer. */
-static void leave(struct proxy *p)
+static void proxy_leave(struct proxy *p)
 {
     if (p->state != PROXY_OPEN)
         return;
@@ -129,7 +129,7 @@ static void leave(struct proxy *p)
         connection_shutdown(&p->connection);
 }
 
-static int send_message(struct proxy *p, struct message *m);
+static int proxy_send_message(struct proxy *p, struct message *m);
 
 static int send_to_session(struct proxy *p, struct message *m, const int *fds, unsigned n_fds)
 {
@@ -140,7 +140,7 @@ static int send_to_session(struct proxy *p, struct message *m, const int *fds, u
 }
 
 /* The peer is at fault. */
-static void refuse(struct proxy *p, const char *why)
+static void proxy_refuse(struct proxy *p, const char *why)
 {
     struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.end = END_FAULT, .code = -EPROTO}};
 
@@ -148,15 +148,15 @@ static void refuse(struct proxy *p, const char *why)
         return;
     log_warning("%s %s: %s", p->is_daemon ? "worker at" : "the daemon at", p->peer, why);
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "it %s", why);
-    send_message(p, &m);
+    proxy_send_message(p, &m);
     if (!p->is_daemon) /* else it would take the daemon for a lost one, and come again */
         send_to_session(p, &m, NULL, 0);
-    leave(p);
+    proxy_leave(p);
 }
 
 /* ---- to the peer ------------------------------------------------------------------------------------------------ */
 
-static int send_message(struct proxy *p, struct message *m)
+static int proxy_send_message(struct proxy *p, struct message *m)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
@@ -165,21 +165,21 @@ static int send_message(struct proxy *p, struct message *m)
 }
 
 /* Sends a message of the session, and its bytes. */
-static void forward(struct proxy *p, struct message *m)
+static void proxy_forward(struct proxy *p, struct message *m)
 {
     struct payload_range ranges[PAYLOAD_MAX_RANGES];
     const char *why;
     const int n = payload_ranges(ranges, &p->payload, m, &why);
 
     if (n < 0) {
-        refuse(p, "was to be sent bytes that the job has not");
+        proxy_refuse(p, "was to be sent bytes that the job has not");
         return;
     }
-    int rc = send_message(p, m);
+    int rc = proxy_send_message(p, m);
     for (int i = 0; !rc && i < n; i++)
         rc = bulk_send(&p->bulk, (char *)p->payload.segments[ranges[i].segment].base + ranges[i].at, ranges[i].bytes);
     if (rc)
-        refuse(p, "does not read: 16 MiB of messages wait for it");
+        proxy_refuse(p, "does not read: 16 MiB of messages wait for it");
 }
 
 /* The daemon's log and its viewers see how the worker is attached. Its device is on another host's bus. */
@@ -195,7 +195,7 @@ static void note_carrier(const struct proxy *p, struct message *hello)
 }
 
 /* The worker's side: contributions of a job that was broken off may still be on their way. */
-static void forget_job(struct proxy *p)
+static void proxy_forget_job(struct proxy *p)
 {
     if (!p->job_over || !bulk_is_idle(&p->bulk))
         return;
@@ -212,12 +212,12 @@ static void take_assignment(struct proxy *p, const struct message *m, const int 
     rc = payload_attach(&p->payload, m, fds, n_fds, &err);
     if (rc) {
         log_line("the job cannot be sent to the worker at %s: %s", p->peer, err.text);
-        refuse(p, "cannot be sent this job");
+        proxy_refuse(p, "cannot be sent this job");
     }
 }
 
-static void on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
-                                 unsigned n_fds)
+static void proxy_on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
+                                       unsigned n_fds)
 {
     struct proxy *p = connection->data;
     struct message m;
@@ -232,36 +232,36 @@ static void on_connection_packet(struct connection *connection, const uint8_t *b
             close(fds[i]);
     if (p->state != PROXY_OPEN)
         return;
-    forward(p, &m);
+    proxy_forward(p, &m);
     if (!p->is_daemon && ends_job(m.kind)) {
         p->job_over = true;
-        forget_job(p);
+        proxy_forget_job(p);
     }
 }
 
 /* The session has ended on this side: its last message is on its way. */
-static void on_connection_end(struct connection *connection, const char *fault)
+static void proxy_on_connection_end(struct connection *connection, const char *fault)
 {
     struct proxy *p = connection->data;
 
     (void)fault;
-    leave(p);
+    proxy_leave(p);
     if (p->has_control && !p->control.ended)
         return; /* until the peer has read it */
-    close_all(p);
+    proxy_close_all(p);
 }
 
-static void on_connection_closed(struct connection *connection)
+static void proxy_on_connection_closed(struct connection *connection)
 {
-    on_handle_closed(connection->data);
+    proxy_on_handle_closed(connection->data);
 }
 
-static const struct connection_events connection_events = {on_connection_packet, on_connection_end,
-                                                           on_connection_closed};
+static const struct connection_events connection_events = {proxy_on_connection_packet, proxy_on_connection_end,
+                                                           proxy_on_connection_closed};
 
 /* ---- to the session --------------------------------------------------------------------------------------------- */
 
-static void deliver(struct proxy *p, struct message *m)
+static void proxy_deliver(struct proxy *p, struct message *m)
 {
     int fds[PAYLOAD_SEGMENTS];
     unsigned n_fds = 0;
@@ -271,7 +271,7 @@ static void deliver(struct proxy *p, struct message *m)
     if (p->is_daemon && m->kind == MESSAGE_HELLO)
         note_carrier(p, m);
     if (send_to_session(p, m, fds, n_fds))
-        refuse(p, "sends more than its session takes");
+        proxy_refuse(p, "sends more than its session takes");
 }
 
 /* The worker's side: config.json is there. False: there is no room for the job, and the daemon was told. */
@@ -283,14 +283,14 @@ static bool make_job(struct proxy *p)
     if (!m.refused.code)
         return true;
     payload_free(&p->payload);
-    forward(p, &m);
+    proxy_forward(p, &m);
     return false;
 }
 
 static void on_check(uv_check_t *check);
 
 /* Hands over the oldest messages, as far as their bytes are there and the session takes them. */
-static void pump(struct proxy *p)
+static void proxy_pump(struct proxy *p)
 {
     while (p->state == PROXY_OPEN && fifo_n(&p->waiting) > 0) {
         const uint8_t *entry = fifo_at(&p->waiting, 0);
@@ -309,12 +309,12 @@ static void pump(struct proxy *p)
         fifo_drop(&p->waiting, WAITING_HEADER + n);
         p->expecting -= p->expecting < WAITING_HEADER + n ? p->expecting : WAITING_HEADER + n;
         if (p->is_daemon && ends_job(m.kind) && !bulk_is_idle(&p->bulk)) {
-            refuse(p, "ended its job in the middle of a transfer");
+            proxy_refuse(p, "ended its job in the middle of a transfer");
             return;
         }
         if (m.kind == MESSAGE_ASSIGN && !make_job(p))
             continue;
-        deliver(p, &m);
+        proxy_deliver(p, &m);
         if (p->is_daemon && ends_job(m.kind))
             payload_free(&p->payload);
     }
@@ -324,7 +324,7 @@ static void pump(struct proxy *p)
 
 static void on_check(uv_check_t *check)
 {
-    pump(check->data);
+    proxy_pump(check->data);
 }
 
 /* Keeps a message until its ranges have come. */
@@ -344,7 +344,7 @@ static int wait_for(struct proxy *p, const uint8_t *bytes, size_t n, const struc
 }
 
 /* A message of the peer's that may not come now; NULL: it may. */
-static const char *check_message(struct proxy *p, const struct message *m)
+static const char *proxy_check_message(struct proxy *p, const struct message *m)
 {
     if (p->is_daemon && !message_is_sent_by(m->kind, ROLE_WORKER))
         return "sent a message that a worker does not send";
@@ -356,7 +356,7 @@ static const char *check_message(struct proxy *p, const struct message *m)
     return NULL;
 }
 
-static void on_message(struct proxy *p, const uint8_t *bytes, size_t n)
+static void proxy_on_message(struct proxy *p, const uint8_t *bytes, size_t n)
 {
     struct payload_range ranges[PAYLOAD_MAX_RANGES];
     struct error err = {""};
@@ -365,12 +365,12 @@ static void on_message(struct proxy *p, const uint8_t *bytes, size_t n)
     int n_ranges = 0;
 
     if (message_decode(&m, bytes, n, &why) < 0) {
-        refuse(p, message_version(bytes, n) >= 0 && message_version(bytes, n) != MESSAGE_VERSION
-                      ? "speaks another version of the protocol: use programs of one build"
-                      : why);
+        proxy_refuse(p, message_version(bytes, n) >= 0 && message_version(bytes, n) != MESSAGE_VERSION
+                            ? "speaks another version of the protocol: use programs of one build"
+                            : why);
         return;
     }
-    why = check_message(p, &m);
+    why = proxy_check_message(p, &m);
     if (!why && !p->is_daemon && m.kind == MESSAGE_ASSIGN && !bulk_is_idle(&p->bulk))
         why = "sent a job in the middle of a transfer";
     if (!why && !p->is_daemon && m.kind == MESSAGE_ASSIGN) {
@@ -384,17 +384,17 @@ static void on_message(struct proxy *p, const uint8_t *bytes, size_t n)
     if (!why)
         n_ranges = payload_ranges(ranges, &p->payload, &m, &why);
     if (why) {
-        refuse(p, why);
+        proxy_refuse(p, why);
     } else if (overtakes(p, m.kind)) {
-        deliver(p, &m);
+        proxy_deliver(p, &m);
     } else {
         if (wait_for(p, bytes, n, ranges, n_ranges))
-            refuse(p, "sends more than its session takes");
-        pump(p);
+            proxy_refuse(p, "sends more than its session takes");
+        proxy_pump(p);
     }
 }
 
-static void move_on(struct proxy *p)
+static void proxy_move_on(struct proxy *p)
 {
     if (p->progress)
         __atomic_fetch_add(p->progress, 1, __ATOMIC_RELAXED);
@@ -407,20 +407,20 @@ static void on_frame(struct control *c, const uint8_t *payload, size_t n)
     if (p->state != PROXY_OPEN)
         return;
     if (payload[0] == FRAME_MESSAGE)
-        on_message(p, payload + 1, n - 1);
+        proxy_on_message(p, payload + 1, n - 1);
     else if (payload[0] != FRAME_CREDIT)
-        refuse(p, "sent an unknown frame");
+        proxy_refuse(p, "sent an unknown frame");
     else if (n != 2 || !bulk_grant(&p->bulk, payload[1]))
-        refuse(p, "granted more credit than it was asked for");
+        proxy_refuse(p, "granted more credit than it was asked for");
     else
-        move_on(p);
+        proxy_move_on(p);
 }
 
-static void on_end(struct proxy *p, const char *fault)
+static void proxy_on_end(struct proxy *p, const char *fault)
 {
     if (fault && p->state == PROXY_OPEN)
         log_line("%s %s: %s", p->is_daemon ? "worker at" : "the daemon at", p->peer, fault);
-    leave(p);
+    proxy_leave(p);
 }
 
 static void on_control_end(struct control *c, const char *fault)
@@ -428,14 +428,14 @@ static void on_control_end(struct control *c, const char *fault)
     struct proxy *p = c->data;
 
     if (p->state == PROXY_LEAVING && p->connection.ended)
-        close_all(p);
+        proxy_close_all(p);
     else
-        on_end(p, fault);
+        proxy_on_end(p, fault);
 }
 
 static void on_control_closed(struct control *c)
 {
-    on_handle_closed(c->data);
+    proxy_on_handle_closed(c->data);
 }
 
 static const struct control_events control_events = {on_frame, on_control_end, on_control_closed};
@@ -443,7 +443,7 @@ static const struct control_events control_events = {on_frame, on_control_end, o
 /* ---- bulk ------------------------------------------------------------------------------------------------------- */
 
 /* Ranges come in the order of their messages: this one is of the first that still waits for any. */
-static void on_received(struct bulk *b)
+static void proxy_on_received(struct bulk *b)
 {
     struct proxy *p = b->data;
     uint8_t *entry = fifo_at(&p->waiting, p->expecting);
@@ -453,38 +453,39 @@ static void on_received(struct bulk *b)
         entry = fifo_at(&p->waiting, p->expecting);
     }
     entry[2]--;
-    pump(p);
+    proxy_pump(p);
 }
 
-static void on_consumed(struct bulk *b, unsigned n)
+static void proxy_on_consumed(struct bulk *b, unsigned n)
 {
     struct proxy *p = b->data;
     const uint8_t count = (uint8_t)n;
 
-    move_on(p);
+    proxy_move_on(p);
     control_send(&p->control, FRAME_CREDIT, &count, 1);
 }
 
-static void on_sent(struct bulk *b)
+static void proxy_on_sent(struct bulk *b)
 {
-    forget_job(b->data);
+    proxy_forget_job(b->data);
 }
 
 static void on_bulk_end(struct bulk *b, const char *fault)
 {
-    on_end(b->data, fault);
+    proxy_on_end(b->data, fault);
 }
 
 static void on_bulk_closed(struct bulk *b)
 {
-    on_handle_closed(b->data);
+    proxy_on_handle_closed(b->data);
 }
 
-static const struct bulk_events bulk_events = {on_received, on_consumed, on_sent, on_bulk_end, on_bulk_closed};
+static const struct bulk_events bulk_events = {proxy_on_received, proxy_on_consumed, proxy_on_sent, on_bulk_end,
+                                               on_bulk_closed};
 
 /* ---- the beginning ---------------------------------------------------------------------------------------------- */
 
-static void start_clocks(struct proxy *p, uv_loop_t *loop)
+static void proxy_start_clocks(struct proxy *p, uv_loop_t *loop)
 {
     uv_check_init(loop, &p->check);
     uv_timer_init(loop, &p->linger);
@@ -505,7 +506,7 @@ int proxy_open(uv_loop_t *loop, const struct proxy_setup *setup)
     p->progress = setup->progress;
     memcpy(p->peer, setup->peer, sizeof p->peer);
     p->bulk_note = setup->on_bulk->flags & HANDSHAKE_PLAIN ? ", by tcp, bulk not encrypted" : ", by tcp";
-    start_clocks(p, loop);
+    proxy_start_clocks(p, loop);
     rc = connection_open(&p->connection, loop, setup->connection, &connection_events, p);
     p->n_handles += rc == 0;
     if (rc)
@@ -521,7 +522,7 @@ int proxy_open(uv_loop_t *loop, const struct proxy_setup *setup)
     p->has_bulk = rc == 0;
     p->n_handles += rc == 0;
     if (rc) {
-        close_all(p);
+        proxy_close_all(p);
         return rc;
     }
     p->on_closed = setup->on_closed;

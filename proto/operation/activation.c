@@ -16,13 +16,13 @@ int program_activation(struct program *p, int x, enum model_activation function)
 }
 
 /* The linear map behind it may have made the gradient. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void activation_differentiate(struct schedule_builder *b, int operation)
 {
     if (!schedule_has_gradient(b, b->program->operations[operation].inputs[0]))
         schedule_differentiate(b, operation);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void activation_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
@@ -53,5 +53,5 @@ const struct operation operation_activation = {.name = "activation",
                                                .bears_4_bits = true,
                                                .gradient_over = true,
                                                .cheap = true,
-                                               .differentiate = differentiate,
-                                               .run = run};
+                                               .differentiate = activation_differentiate,
+                                               .run = activation_run};

@@ -82,7 +82,8 @@ static struct program_adapter_map find_map(const struct program_adaptation *how,
 }
 
 /* Adds the adapter of a linear operation that was just added, and whose tensors they are; returns its result. */
-static int adapt(struct program *p, const struct program_operation *linear, const struct program_adaptation *how)
+static int adapter_adapt(struct program *p, const struct program_operation *linear,
+                         const struct program_adaptation *how)
 {
     const int x = linear->inputs[0], y = linear->outputs[0];
     const struct program_linear_maps maps = linear->linear;
@@ -121,8 +122,8 @@ static bool is_trained(const struct program *p, const struct program_operation *
 }
 
 /* Adds an operation of another program. values: the new index of each of its values, which is extended. */
-static struct program_operation *copy(struct program *p, int values[PROGRAM_VALUES], const struct program *from,
-                                      const struct program_operation *source)
+static struct program_operation *adapter_copy(struct program *p, int values[PROGRAM_VALUES], const struct program *from,
+                                              const struct program_operation *source)
 {
     struct program_operation *op = program_append(p, source->kind);
 
@@ -159,10 +160,10 @@ void program_adapt(struct program *p, const struct program_adaptation *how)
     }
     for (const struct program_operation *source = from.operations; source < from.operations + from.n_operations;
          source++) {
-        struct program_operation *op = copy(p, values, &from, source);
+        struct program_operation *op = adapter_copy(p, values, &from, source);
         op->frozen = op->n_tensors > 0 && !is_trained(p, op, how);
         if (adapts_any(p, op, how))
-            values[source->outputs[0]] = adapt(p, op, how);
+            values[source->outputs[0]] = adapter_adapt(p, op, how);
     }
     for (int i = 0; i < from.n_outputs; i++)
         (from.outputs[i].adds ? program_add_to : program_output)(p, from.outputs[i].name,
@@ -187,8 +188,8 @@ static uint64_t own_bytes(const struct program *p, const struct program_operatio
 }
 
 /* Shape of the sampled product of x and the gradient of a map's h, of this rank. */
-static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, uint32_t rank,
-                                           size_t n_rows, size_t n_tokens)
+static struct sampling_shape adapter_sampled_shape(const struct program *p, const struct program_operation *op,
+                                                   uint32_t rank, size_t n_rows, size_t n_tokens)
 {
     return (struct sampling_shape){.n_rows = n_rows,
                                    .n_tokens = n_tokens,
@@ -196,18 +197,19 @@ static struct sampling_shape sampled_shape(const struct program *p, const struct
                                    .dy_columns = rank};
 }
 
-static uint64_t scratch(const struct program *p, const struct program_operation *op,
-                        const struct operation_setting *setting)
+static uint64_t adapter_scratch(const struct program *p, const struct program_operation *op,
+                                const struct operation_setting *setting)
 {
     const uint64_t n = program_elements(p, op->inputs[1], setting->n_rows, setting->n_tokens);
-    const struct sampling_shape shape = sampled_shape(p, op, op->adapter.rank, setting->n_rows,
-                                                      program_row_elements(p, op->inputs[1], setting->n_tokens));
+    const struct sampling_shape shape =
+        adapter_sampled_shape(p, op, op->adapter.rank, setting->n_rows,
+                              program_row_elements(p, op->inputs[1], setting->n_tokens));
 
     return own_bytes(p, op, setting->type, n) + sampling_bytes(&setting->sampling, &shape, setting->type);
 }
 
 /* One step for all gradients; y' passes its own on to y. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void adapter_differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
@@ -274,7 +276,7 @@ static bool drops(const struct map *map)
 }
 
 /* x, or in `wide` what dropout leaves of it. */
-static const void *drop(const struct map *map)
+static const void *adapter_drop(const struct map *map)
 {
     if (!drops(map))
         return map->x;
@@ -283,7 +285,7 @@ static const void *drop(const struct map *map)
 }
 
 /* low = factor * x A^T */
-static void descend(const struct map *map, const void *x)
+static void adapter_descend(const struct map *map, const void *x)
 {
     map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_b = true,
                                                              .m = map->m,
@@ -299,9 +301,9 @@ static void descend(const struct map *map, const void *x)
 }
 
 /* y' += low B^T */
-static void run_forward(const struct map *map, void *y)
+static void adapter_run_forward(const struct map *map, void *y)
 {
-    descend(map, drop(map));
+    adapter_descend(map, adapter_drop(map));
     map->r->ops->matmul(map->r->dev, &(struct device_matmul){.transpose_b = true,
                                                              .m = map->m,
                                                              .n = map->out,
@@ -339,7 +341,7 @@ static void contribute_a(const struct map *map, const void *x)
 {
     const size_t n_tokens = operation_row_elements(map->r, map->op->inputs[1]);
     const struct sampling_shape shape =
-        sampled_shape(map->r->program, map->op, (uint32_t)map->rank, map->m / n_tokens, n_tokens);
+        adapter_sampled_shape(map->r->program, map->op, (uint32_t)map->rank, map->m / n_tokens, n_tokens);
     const struct sampling_operands all = {x, map->low, map->m};
 
     if (!map->a_gradient)
@@ -361,7 +363,7 @@ static void contribute_a(const struct map *map, const void *x)
 }
 
 /* low = factor * dy B */
-static void ascend(const struct map *map, const void *dy)
+static void adapter_ascend(const struct map *map, const void *dy)
 {
     map->r->ops->matmul(map->r->dev, &(struct device_matmul){.m = map->m,
                                                              .n = map->rank,
@@ -394,18 +396,18 @@ static void return_gradient(const struct map *map, void *dx, bool accumulate)
         operation_drop_add(map->r, &map->dropout, map->op->inputs[1], dx, accumulate ? dx : NULL, map->wide);
 }
 
-static void run_backward(const struct map *map, const void *dy, void *dx, bool accumulate)
+static void adapter_run_backward(const struct map *map, const void *dy, void *dx, bool accumulate)
 {
-    const void *const x = drop(map), *const of_map = operation_element(map->r, dy, map->first);
+    const void *const x = adapter_drop(map), *const of_map = operation_element(map->r, dy, map->first);
 
-    descend(map, x);
+    adapter_descend(map, x);
     contribute_b(map, of_map);
-    ascend(map, of_map);
+    adapter_ascend(map, of_map);
     contribute_a(map, x);
     return_gradient(map, dx, accumulate);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void adapter_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
@@ -416,15 +418,15 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     for (int i = 0; i < (r->base ? 0 : op->adapter.n_maps); i++) {
         const struct map map = map_of(r, step, i);
         if (forward)
-            run_forward(&map, r->at[step->outputs[0]]);
+            adapter_run_forward(&map, r->at[step->outputs[0]]);
         else
-            run_backward(&map, r->at[step->y_gradient], r->at[step->x_gradient], step->accumulate || i > 0);
+            adapter_run_backward(&map, r->at[step->y_gradient], r->at[step->x_gradient], step->accumulate || i > 0);
     }
 }
 
 const struct operation operation_adapter = {.name = "adapter",
                                             .reads_inputs = OPERATION_SECOND,
                                             .over_inputs = OPERATION_FIRST,
-                                            .differentiate = differentiate,
-                                            .scratch = scratch,
-                                            .run = run};
+                                            .differentiate = adapter_differentiate,
+                                            .scratch = adapter_scratch,
+                                            .run = adapter_run};

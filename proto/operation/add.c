@@ -24,7 +24,7 @@ static bool adds_as_it_is(const struct program_dropout *dropout)
 }
 
 /* Forward: the norm behind it. One of a part's values has another shape than dropout draws for. */
-static int absorb(const struct program *p, int operation)
+static int add_absorb(const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
 
@@ -39,7 +39,7 @@ int add_before_norm(const struct program *p, int norm)
     const int maker = p->values[p->operations[norm].inputs[0]].operation;
     const struct program_operation *add = maker >= 0 ? &p->operations[maker] : NULL;
 
-    if (!add || add->kind != &operation_add || absorb(p, maker) != norm || adds_as_it_is(&add->add) ||
+    if (!add || add->kind != &operation_add || add_absorb(p, maker) != norm || adds_as_it_is(&add->add) ||
         program_count_readers(p, add->inputs[1]) != 1)
         return SCHEDULE_NONE;
     return maker;
@@ -47,10 +47,10 @@ int add_before_norm(const struct program *p, int norm)
 
 /* The gradient passes to both as it is, unless dropout or a scale changes it, there is one already, or it needs a place
  * of its own. The norm behind it may have made that of h. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void add_differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
-    const int norm = absorb(b->program, operation);
+    const int norm = add_absorb(b->program, operation);
 
     for (int i = 0; i < op->n_inputs; i++) {
         if (i == 1 && norm != SCHEDULE_NONE && add_before_norm(b->program, norm) == operation)
@@ -93,7 +93,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 const struct operation operation_add = {.name = "add",
                                         .result = "residual",
                                         .over_inputs = OPERATION_FIRST | OPERATION_SECOND,
-                                        .absorb = absorb,
+                                        .absorb = add_absorb,
                                         .leaves_out = true,
-                                        .differentiate = differentiate,
+                                        .differentiate = add_differentiate,
                                         .run = run};

@@ -8,7 +8,7 @@
 
 enum { QKV, BIAS, NONE = -1 }; /* inputs */
 
-static int append(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
+static int attention_append(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
 {
     const uint32_t n_kv_heads = attention->n_kv_heads ? attention->n_kv_heads : attention->n_heads;
     const uint32_t n_heads = attention->n_heads, head_width = p->values[qkv].columns / (n_heads + 2 * n_kv_heads);
@@ -29,14 +29,14 @@ static int append(struct program *p, int qkv, int bias, const struct program_att
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
 {
     assert(attention->buckets.n == 0);
-    return append(p, qkv, NONE, attention);
+    return attention_append(p, qkv, NONE, attention);
 }
 
 int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
 {
     assert(p->values[bias].domain == PROGRAM_PART);
     assert(p->values[bias].columns == attention->buckets.n * attention->n_heads);
-    return append(p, qkv, bias, attention);
+    return attention_append(p, qkv, bias, attention);
 }
 
 static bool is_biased(const struct program_operation *op)
@@ -44,7 +44,7 @@ static bool is_biased(const struct program_operation *op)
     return op->n_inputs > BIAS;
 }
 
-static void differentiate(struct schedule_builder *b, int operation)
+static void attention_differentiate(struct schedule_builder *b, int operation)
 {
     struct schedule_step *step = schedule_begin_derivative(b, operation);
 
@@ -70,7 +70,8 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 }
 
 /* Enough for forward and backward; backward also for the choice of queries. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t attention_scratch(const struct program *p, const struct program_operation *op,
+                                  const struct operation_setting *s)
 {
     const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
     const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
@@ -125,8 +126,8 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
 }
 
 /* The text's cache holds keys and values of its tokens before this pass. */
-static void run_cached(const struct operation_run *r, const struct device_attention *attention,
-                       const struct schedule_step *step, const struct operation_span *span)
+static void attention_run_cached(const struct operation_run *r, const struct device_attention *attention,
+                                 const struct schedule_step *step, const struct operation_span *span)
 {
     const size_t qkv_width = operation_columns(r, operation_of(r, step)->inputs[0]);
     const struct device_attention_cached op = {.first = span->position,
@@ -147,7 +148,7 @@ static void run_cached(const struct operation_run *r, const struct device_attent
     r->ops->attention_cached(r->dev, &op);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void attention_run(const struct operation_run *r, const struct schedule_step *step)
 {
     struct device_attention attention = operation_attention_call(r, step);
 
@@ -157,13 +158,13 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     else if (!r->spans)
         r->ops->attention(r->dev, &attention);
     for (uint32_t i = 0; i < r->n_spans; i++)
-        run_cached(r, &attention, step, &r->spans[i]);
+        attention_run_cached(r, &attention, step, &r->spans[i]);
 }
 
 const struct operation operation_attention = {.name = "attention",
                                               .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
                                               .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
                                               .aligned = true,
-                                              .differentiate = differentiate,
-                                              .scratch = scratch,
-                                              .run = run};
+                                              .differentiate = attention_differentiate,
+                                              .scratch = attention_scratch,
+                                              .run = attention_run};

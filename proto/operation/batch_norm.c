@@ -48,7 +48,7 @@ const struct operation operation_row_moments = {.name = "row moments",
 
 /* ---- statistics of a part ---- */
 
-static int join(struct program *p, int moments, const struct program_join_moments_options *options)
+static int operation_batch_norm_join(struct program *p, int moments, const struct program_join_moments_options *options)
 {
     struct program_operation *op = program_append(p, &operation_join_moments);
     const uint32_t columns = p->values[moments].columns;
@@ -64,13 +64,15 @@ static int join(struct program *p, int moments, const struct program_join_moment
 
 int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon)
 {
-    return join(p, moments, &(struct program_join_moments_options){.domain = domain, .epsilon = epsilon});
+    return operation_batch_norm_join(p, moments,
+                                     &(struct program_join_moments_options){.domain = domain, .epsilon = epsilon});
 }
 
 int program_join_ghosts(struct program *p, int moments, uint32_t domain, uint32_t rows, float epsilon)
 {
     assert(rows > 0);
-    return join(p, moments, &(struct program_join_moments_options){.domain = domain, .rows = rows, .epsilon = epsilon});
+    return operation_batch_norm_join(
+        p, moments, &(struct program_join_moments_options){.domain = domain, .rows = rows, .epsilon = epsilon});
 }
 
 /* Numbers (n) of the row, in an array of n for each; NULL stays. */
@@ -160,7 +162,8 @@ int program_running_batch_norm(struct program *p, int x, int statistics, const c
 enum { WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VARIANCE };
 
 /* The statistics that an evaluation makes of the running ones. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t batch_norm_scratch(const struct program *p, const struct program_operation *op,
+                                   const struct operation_setting *s)
 {
     (void)p;
     return s->action != SCHEDULE_BACKWARD && op->batch_norm.runs ? 2 * op->batch_norm.n * sizeof(float) : 0;
@@ -176,7 +179,8 @@ static void differentiate_batch_norm(struct schedule_builder *b, int operation)
 }
 
 /* Returns an evaluation's statistics. */
-static const float *recall(const struct operation_run *r, const struct program_operation *op, float *statistics)
+static const float *batch_norm_recall(const struct operation_run *r, const struct program_operation *op,
+                                      float *statistics)
 {
     r->ops->running_statistics(r->dev, &(struct device_running){.n = op->batch_norm.n,
                                                                 .epsilon = op->batch_norm.epsilon,
@@ -187,7 +191,7 @@ static const float *recall(const struct operation_run *r, const struct program_o
 }
 
 /* Once a part, or a ghost batch. Statistics of one element have no variance: PyTorch refuses them. */
-static void observe(const struct operation_run *r, const struct program_operation *op, float *statistics)
+static void batch_norm_observe(const struct operation_run *r, const struct program_operation *op, float *statistics)
 {
     const uint32_t ghost = op->batch_norm.rows, rows = ghost ? ghost : r->part_rows;
     const uint32_t n_of_part = ghost ? r->part_rows / ghost : 1;
@@ -205,8 +209,8 @@ static void observe(const struct operation_run *r, const struct program_operatio
 }
 
 /* The norm of this many rows from `first` on, which share their statistics. */
-static struct device_batch_norm norm_of(const struct operation_run *r, const struct schedule_step *step, uint32_t first,
-                                        uint32_t rows)
+static struct device_batch_norm batch_norm_norm_of(const struct operation_run *r, const struct schedule_step *step,
+                                                   uint32_t first, uint32_t rows)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t elements = operation_row_elements(r, op->inputs[0]), n = op->batch_norm.n;
@@ -224,10 +228,10 @@ static void forward_batch_norm(const struct operation_run *r, const struct sched
     const struct program_operation *op = operation_of(r, step);
     const bool recalls = op->batch_norm.runs && !r->drops;
     const uint32_t rows = op->batch_norm.rows && !recalls ? op->batch_norm.rows : r->n_rows;
-    const float *recalled = recalls ? recall(r, op, r->at[step->scratch]) : NULL;
+    const float *recalled = recalls ? batch_norm_recall(r, op, r->at[step->scratch]) : NULL;
 
     for (uint32_t row = 0; row < r->n_rows; row += rows) {
-        struct device_batch_norm norm = norm_of(r, step, row, rows);
+        struct device_batch_norm norm = batch_norm_norm_of(r, step, row, rows);
         norm.statistics = recalls ? recalled : norm.statistics;
         norm.bias = r->weights[op->tensor + BIAS];
         norm.y = operation_element(r, r->at[step->outputs[0]], row * norm.n_elements * norm.n);
@@ -246,7 +250,7 @@ static void backward_batch_norm(const struct operation_run *r, const struct sche
     if (ghosts) /* of a part they begin with zeros, and have more readers than this microbatch */
         r->ops->zero(r->dev, &(struct device_zero){gradient, r->n_rows * n_statistics * sizeof *gradient});
     for (uint32_t row = 0; row < r->n_rows; row += rows) {
-        struct device_batch_norm norm = norm_of(r, step, row, rows);
+        struct device_batch_norm norm = batch_norm_norm_of(r, step, row, rows);
         const size_t at = row * norm.n_elements * norm.n;
         norm.y_gradient = operation_element(r, r->at[step->y_gradient], at);
         norm.x_gradient = operation_element(r, r->at[step->x_gradient], at);
@@ -257,7 +261,7 @@ static void backward_batch_norm(const struct operation_run *r, const struct sche
         norm.lost = ghosts ? NULL : gradient + n_statistics; /* each ghost batch is summed in one call */
         r->ops->batch_norm_backward(r->dev, &norm);
         if (observes)
-            observe(r, op, at_row(r->at[step->inputs[1]], row, n_statistics));
+            batch_norm_observe(r, op, at_row(r->at[step->inputs[1]], row, n_statistics));
     }
 }
 
@@ -275,5 +279,5 @@ const struct operation operation_batch_norm = {.name = "batch norm",
                                                .cheap = true,
                                                .mixes_tokens = true,
                                                .differentiate = differentiate_batch_norm,
-                                               .scratch = scratch,
+                                               .scratch = batch_norm_scratch,
                                                .run = run_batch_norm};

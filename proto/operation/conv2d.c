@@ -32,7 +32,7 @@ int program_conv2d(struct program *p, int x, const char *stem, uint32_t domain, 
 }
 
 /* First the gradients of weight and bias, if they are trained, then that of x. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void conv2d_differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
     struct schedule_step *step;
@@ -55,7 +55,7 @@ static void differentiate(struct schedule_builder *b, int operation)
 }
 
 /* The size of an image of an own domain; or of tokens, as it is given. */
-static struct device_conv2d sizes_of(const struct operation_run *r, const struct program_operation *op)
+static struct device_conv2d conv2d_sizes_of(const struct operation_run *r, const struct program_operation *op)
 {
     const struct program_value *x = &r->program->values[op->inputs[0]], *y = &r->program->values[op->outputs[0]];
     const struct program_own *from = x->domain >= PROGRAM_OWN ? &r->program->own[x->domain - PROGRAM_OWN] : NULL,
@@ -76,7 +76,7 @@ static struct device_conv2d sizes_of(const struct operation_run *r, const struct
 struct device_conv2d operation_conv2d_call(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    struct device_conv2d conv = sizes_of(r, op);
+    struct device_conv2d conv = conv2d_sizes_of(r, op);
 
     switch (step->action) {
     case SCHEDULE_FORWARD:
@@ -113,14 +113,14 @@ struct device_conv2d operation_conv2d_call(const struct operation_run *r, const 
  * and sums are in the device's type. There is a product for each tap, as long as there are blocks: side x side times
  * shorter than that of an exact gradient. */
 
-static size_t blocks_of(const struct device_conv2d *conv, uint32_t side)
+static size_t conv2d_blocks_of(const struct device_conv2d *conv, uint32_t side)
 {
     return conv->n_rows * device_blocks(conv->height, side) * device_blocks(conv->width, side);
 }
 
 /* Sums of y's gradient for one tap. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op,
-                        const struct operation_setting *setting)
+static uint64_t conv2d_scratch(const struct program *p, const struct program_operation *op,
+                               const struct operation_setting *setting)
 {
     if (!program_pools(op) || setting->action != SCHEDULE_CONTRIBUTE)
         return 0;
@@ -131,7 +131,7 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
 static void run_means(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const struct device_conv2d conv = sizes_of(r, op);
+    const struct device_conv2d conv = conv2d_sizes_of(r, op);
 
     r->ops->sum_blocks(r->dev, &(struct device_sum_blocks){.n_rows = conv.n_rows,
                                                            .height = conv.height,
@@ -155,7 +155,7 @@ static void contribute_tap(const struct operation_run *r, const struct device_co
         r->ops->matmul(r->dev, &(struct device_matmul){.transpose_a = true,
                                                        .m = out,
                                                        .n = in,
-                                                       .k = blocks_of(conv, side),
+                                                       .k = conv2d_blocks_of(conv, side),
                                                        .a = operation_element(r, sums, group * out),
                                                        .a_stride = conv->n_out,
                                                        .b = operation_element(r, conv->x, group * in),
@@ -202,7 +202,7 @@ static void contribute_weight(const struct operation_run *r, const struct schedu
     operation_end_gradient(r, weight);
 }
 
-static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
+static void conv2d_run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     float *const bias = op->conv2d.bias ? r->gradients[op->tensor + BIAS] : NULL;
@@ -215,12 +215,12 @@ static void run_contributions(const struct operation_run *r, const struct schedu
                                                                  conv.n_out, conv.n_out});
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void operation_conv2d_run(const struct operation_run *r, const struct schedule_step *step)
 {
     if (step->action == SCHEDULE_SAMPLE) {
         run_means(r, step);
     } else if (step->action == SCHEDULE_CONTRIBUTE) {
-        run_contributions(r, step);
+        conv2d_run_contributions(r, step);
     } else {
         const struct device_conv2d conv = operation_conv2d_call(r, step);
         operation_begin_weights(r, operation_of(r, step)->tensor + WEIGHT);
@@ -234,6 +234,6 @@ const struct operation operation_conv2d = {.name = "convolution",
                                            .bears_4_bits = true,
                                            .mixes_tokens = true,
                                            .contributes_with_scratch = true,
-                                           .scratch = scratch,
-                                           .differentiate = differentiate,
-                                           .run = run};
+                                           .scratch = conv2d_scratch,
+                                           .differentiate = conv2d_differentiate,
+                                           .run = operation_conv2d_run};

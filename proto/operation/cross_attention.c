@@ -23,7 +23,7 @@ int program_cross_attention(struct program *p, int q, int kv, const struct progr
     return a;
 }
 
-static void differentiate(struct schedule_builder *b, int operation)
+static void cross_attention_differentiate(struct schedule_builder *b, int operation)
 {
     struct schedule_step *step = schedule_begin_derivative(b, operation);
 
@@ -33,7 +33,8 @@ static void differentiate(struct schedule_builder *b, int operation)
 }
 
 /* Enough for forward and backward; backward also for the choice of queries. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t cross_attention_scratch(const struct program *p, const struct program_operation *op,
+                                        const struct operation_setting *s)
 {
     const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
     const size_t n_chosen = s->action == SCHEDULE_BACKWARD ? sampling_queries(&s->sampling, n_tokens) : 0;
@@ -50,7 +51,7 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
 }
 
 /* Each text's queries see the whole of its source. */
-static void run_spans(const struct operation_run *r, const struct device_attention *all)
+static void cross_attention_run_spans(const struct operation_run *r, const struct device_attention *all)
 {
     for (const struct operation_span *span = r->spans; span < r->spans + r->n_spans; span++) {
         struct device_attention one = *all;
@@ -63,7 +64,7 @@ static void run_spans(const struct operation_run *r, const struct device_attenti
     }
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void cross_attention_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool backward = step->action == SCHEDULE_BACKWARD;
@@ -94,7 +95,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     if (backward)
         r->ops->attention_backward(r->dev, &attention);
     else if (r->spans)
-        run_spans(r, &attention);
+        cross_attention_run_spans(r, &attention);
     else
         r->ops->attention(r->dev, &attention);
 }
@@ -104,6 +105,6 @@ const struct operation operation_cross_attention = {.name = "cross attention",
                                                     .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
                                                     .aligned = true,
                                                     .mixes_tokens = true,
-                                                    .differentiate = differentiate,
-                                                    .scratch = scratch,
-                                                    .run = run};
+                                                    .differentiate = cross_attention_differentiate,
+                                                    .scratch = cross_attention_scratch,
+                                                    .run = cross_attention_run};

@@ -15,7 +15,7 @@ int program_drop(struct program *p, int x, const struct program_dropout *dropout
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void dropout_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
@@ -30,4 +30,4 @@ const struct operation operation_dropout = {.name = "dropout",
                                             .gradient_over = true,
                                             .bears_4_bits = true,
                                             .cheap = true,
-                                            .run = run};
+                                            .run = dropout_run};

@@ -22,7 +22,7 @@ int program_dynamic_conv(struct program *p, int x, int scores, const struct prog
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-static void differentiate(struct schedule_builder *b, int operation)
+static void dynamic_conv_differentiate(struct schedule_builder *b, int operation)
 {
     struct schedule_step *step = schedule_begin_derivative(b, operation);
 
@@ -32,15 +32,16 @@ static void differentiate(struct schedule_builder *b, int operation)
 }
 
 /* The filters of all elements, in fp32: enough for forward and backward. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t dynamic_conv_scratch(const struct program *p, const struct program_operation *op,
+                                     const struct operation_setting *s)
 {
     return program_elements(p, op->inputs[SCORES], s->n_rows, s->n_tokens) * p->values[op->inputs[SCORES]].columns *
            sizeof(float);
 }
 
 /* A text's cache holds x of all its tokens; this call's are added first. */
-static void run_cached(const struct operation_run *r, struct device_dynamic_conv conv,
-                       const struct operation_span *span)
+static void dynamic_conv_run_cached(const struct operation_run *r, struct device_dynamic_conv conv,
+                                    const struct operation_span *span)
 {
     const size_t n_scores = conv.n_heads * conv.n_taps;
     const struct device_dropout_add copy = {.n_rows = 1,
@@ -58,7 +59,7 @@ static void run_cached(const struct operation_run *r, struct device_dynamic_conv
     r->ops->dynamic_conv(r->dev, &conv);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void dynamic_conv_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const struct program_dynamic_conv_options *how = &op->dynamic_conv;
@@ -87,12 +88,12 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     else if (!r->spans)
         r->ops->dynamic_conv(r->dev, &conv);
     for (uint32_t i = 0; i < r->n_spans; i++)
-        run_cached(r, conv, &r->spans[i]);
+        dynamic_conv_run_cached(r, conv, &r->spans[i]);
 }
 
 const struct operation operation_dynamic_conv = {.name = "dynamic convolution",
                                                  .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
                                                  .mixes_tokens = true,
-                                                 .differentiate = differentiate,
-                                                 .scratch = scratch,
-                                                 .run = run};
+                                                 .differentiate = dynamic_conv_differentiate,
+                                                 .scratch = dynamic_conv_scratch,
+                                                 .run = dynamic_conv_run};

@@ -15,7 +15,7 @@ int program_glu(struct program *p, int x, enum model_activation activation)
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns / 2);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void glu_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t n = operation_columns(r, op->outputs[0]);
@@ -40,4 +40,4 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 }
 
 const struct operation operation_glu = {
-    .name = "glu", .reads_inputs = OPERATION_FIRST, .bears_4_bits = true, .cheap = true, .run = run};
+    .name = "glu", .reads_inputs = OPERATION_FIRST, .bears_4_bits = true, .cheap = true, .run = glu_run};

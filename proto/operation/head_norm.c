@@ -67,7 +67,7 @@ static void copy_values(const struct operation_run *r, const struct program_oper
         r->ops->dropout_add(r->dev, &copy);
 }
 
-static void run_backward(const struct operation_run *r, const struct schedule_step *step)
+static void head_norm_run_backward(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     void *const dy = r->at[step->y_gradient], *const dx = r->at[step->x_gradient];
@@ -83,10 +83,10 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
     copy_values(r, op, dx, dy);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void head_norm_run(const struct operation_run *r, const struct schedule_step *step)
 {
     if (step->action != SCHEDULE_FORWARD) {
-        run_backward(r, step);
+        head_norm_run_backward(r, step);
         return;
     }
     void *const y = r->at[step->outputs[0]];
@@ -103,4 +103,4 @@ const struct operation operation_head_norm = {.name = "head norm",
                                               .reads_outputs = OPERATION_SECOND,
                                               .gradient_over = true,
                                               .cheap = true,
-                                              .run = run};
+                                              .run = head_norm_run};

@@ -44,7 +44,7 @@ int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
 /* ---- the activation that is computed in the same pass ---- */
 
 /* Forward: the activation behind it. */
-static int absorb(const struct program *p, int operation)
+static int linear_absorb(const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
 
@@ -87,7 +87,7 @@ static bool is_summed_behind(const struct program *p, const struct program_opera
 
 /* First the gradients of weight and bias, if they are trained, then that of x, or of the operand of the activation that
  * made x: so x may be gone when its gradient is made. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void linear_differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
     const int activation = activation_before(b->program, operation);
@@ -127,7 +127,7 @@ struct part {
     int weight, bias;
 };
 
-static struct part part_of(const struct program_operation *op, int i)
+static struct part linear_part_of(const struct program_operation *op, int i)
 {
     struct part part = {.columns = op->linear.columns[i],
                         .weight = op->tensor + i,
@@ -143,7 +143,7 @@ static enum model_activation function_of(const struct operation_run *r, const st
     return r->program->operations[step->absorbed].activation.function;
 }
 
-static void run_forward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+static void linear_run_forward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t in = operation_columns(r, op->inputs[0]);
@@ -173,8 +173,8 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
 }
 
 /* W's gradient += x^T dy, or its transpose dy^T x. Trained tensors only. */
-static void contribute(const struct operation_run *r, const struct program_operation *op, const struct part *part,
-                       const struct sampling_operands *of)
+static void linear_contribute(const struct operation_run *r, const struct program_operation *op,
+                              const struct part *part, const struct sampling_operands *of)
 {
     const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
     const void *const dy = operation_element(r, of->dy, part->first);
@@ -214,8 +214,8 @@ static void contribute_bias(const struct operation_run *r, const struct program_
 
 /* ---- a sample of rows ---- */
 
-static struct sampling_shape sampled_shape(const struct program *p, const struct program_operation *op, size_t n_rows,
-                                           size_t n_tokens)
+static struct sampling_shape linear_sampled_shape(const struct program *p, const struct program_operation *op,
+                                                  size_t n_rows, size_t n_tokens)
 {
     return (struct sampling_shape){.n_rows = n_rows,
                                    .n_tokens = n_tokens,
@@ -223,11 +223,11 @@ static struct sampling_shape sampled_shape(const struct program *p, const struct
                                    .dy_columns = p->values[op->outputs[0]].columns};
 }
 
-static uint64_t scratch(const struct program *p, const struct program_operation *op,
-                        const struct operation_setting *setting)
+static uint64_t linear_scratch(const struct program *p, const struct program_operation *op,
+                               const struct operation_setting *setting)
 {
     const size_t n = program_row_elements(p, op->inputs[0], setting->n_tokens);
-    const struct sampling_shape shape = sampled_shape(p, op, setting->n_rows, n);
+    const struct sampling_shape shape = linear_sampled_shape(p, op, setting->n_rows, n);
     const unsigned bits = p->values[op->inputs[0]].bits;
 
     if (op->linear.sampled)
@@ -242,21 +242,21 @@ static bool trains_weights(const struct operation_run *r, const struct program_o
     bool any = false;
 
     for (int i = 0; i < op->linear.n_parts; i++)
-        any |= r->gradients[part_of(op, i).weight] != NULL;
+        any |= r->gradients[linear_part_of(op, i).weight] != NULL;
     return any;
 }
 
-static struct sampling_shape run_shape(const struct operation_run *r, const struct program_operation *op)
+static struct sampling_shape linear_run_shape(const struct operation_run *r, const struct program_operation *op)
 {
     const size_t n_tokens = operation_row_elements(r, op->inputs[0]), n = operation_elements(r, op->inputs[0]);
 
-    return sampled_shape(r->program, op, n / n_tokens, n_tokens);
+    return linear_sampled_shape(r->program, op, n / n_tokens, n_tokens);
 }
 
 static void run_sample(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const struct sampling_shape shape = run_shape(r, op);
+    const struct sampling_shape shape = linear_run_shape(r, op);
     const uint16_t *const norms = r->norms ? r->norms + operation_norms_at(r, op) : NULL;
 
     sampling_keep(r, &shape, r->at[step->inputs[0]], norms, op->inputs[0], op->tensor, r->at[step->outputs[0]],
@@ -267,7 +267,7 @@ static void run_sample(const struct operation_run *r, const struct schedule_step
 static struct sampling_operands operands(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const struct sampling_shape shape = run_shape(r, op);
+    const struct sampling_shape shape = linear_run_shape(r, op);
     const void *const x = r->at[step->inputs[0]], *const dy = r->at[step->y_gradient];
     void *const scratch = r->at[step->scratch];
 
@@ -278,7 +278,7 @@ static struct sampling_operands operands(const struct operation_run *r, const st
 }
 
 /* For the step that has these tokens next (proto/model/norms.h). */
-static void note_norms(const struct operation_run *r, const struct program_operation *op, const void *dy)
+static void linear_note_norms(const struct operation_run *r, const struct program_operation *op, const void *dy)
 {
     const size_t out = operation_columns(r, op->outputs[0]);
 
@@ -290,22 +290,23 @@ static void note_norms(const struct operation_run *r, const struct program_opera
                                                              .norms = r->norms_out + operation_norms_at(r, op)});
 }
 
-static void run_contributions(const struct operation_run *r, const struct schedule_step *step)
+static void linear_run_contributions(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const struct sampling_operands of = trains_weights(r, op) ? operands(r, step) : (struct sampling_operands){0};
 
-    note_norms(r, op, r->at[step->y_gradient]);
+    linear_note_norms(r, op, r->at[step->y_gradient]);
     for (int i = 0; i < op->linear.n_parts; i++) {
-        const struct part part = part_of(op, i);
-        contribute(r, op, &part, &of);
+        const struct part part = linear_part_of(op, i);
+        linear_contribute(r, op, &part, &of);
         contribute_bias(r, op, &part, r->at[step->y_gradient]);
     }
 }
 
 /* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand, and
  * with it that of the operand's bias. */
-static void run_backward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+static void linear_run_backward(const struct operation_run *r, const struct schedule_step *step,
+                                const struct part *part)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t in = operation_columns(r, op->inputs[0]);
@@ -326,24 +327,24 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
         matmul.activation = function_of(r, step);
         matmul.pre = r->at[step->inputs[0]];
         const struct program_operation *before = biased_before(r->program, step->absorbed);
-        matmul.bias_gradient = before ? r->gradients[part_of(before, 0).bias] : NULL;
+        matmul.bias_gradient = before ? r->gradients[linear_part_of(before, 0).bias] : NULL;
     }
     operation_begin_weights(r, part->weight);
     r->ops->matmul(r->dev, &matmul);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void linear_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
 
     if (step->action == SCHEDULE_CONTRIBUTE)
-        run_contributions(r, step);
+        linear_run_contributions(r, step);
     else if (step->action == SCHEDULE_SAMPLE)
         run_sample(r, step);
     else
         for (int i = 0; i < op->linear.n_parts; i++) {
-            const struct part part = part_of(op, i);
-            (step->action == SCHEDULE_FORWARD ? run_forward : run_backward)(r, step, &part);
+            const struct part part = linear_part_of(op, i);
+            (step->action == SCHEDULE_FORWARD ? linear_run_forward : linear_run_backward)(r, step, &part);
         }
 }
 
@@ -351,8 +352,8 @@ const struct operation operation_linear = {.name = "linear",
                                            .reads_inputs = OPERATION_FIRST,
                                            .bears_4_bits = true,
                                            .reads_frozen = OPERATION_FIRST,
-                                           .absorb = absorb,
-                                           .differentiate = differentiate,
+                                           .absorb = linear_absorb,
+                                           .differentiate = linear_differentiate,
                                            .contributes_with_scratch = true,
-                                           .scratch = scratch,
-                                           .run = run};
+                                           .scratch = linear_scratch,
+                                           .run = linear_run};

@@ -34,7 +34,7 @@ struct device_norm norm_call(const struct operation_run *r, const struct program
 }
 
 /* With the gradient of what dropout let through, if it made what the norm reads. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void norm_differentiate(struct schedule_builder *b, int operation)
 {
     const int add = add_before_norm(b->program, operation);
     struct schedule_step *step = schedule_begin_derivative(b, operation);
@@ -46,7 +46,7 @@ static void differentiate(struct schedule_builder *b, int operation)
     schedule_end_step(b);
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void norm_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     struct device_norm norm = norm_call(r, op);
@@ -74,5 +74,5 @@ const struct operation operation_norm = {.name = "norm",
                                          .reads_outputs = OPERATION_SECOND,
                                          .gradient_over = true,
                                          .cheap = true,
-                                         .differentiate = differentiate,
-                                         .run = run};
+                                         .differentiate = norm_differentiate,
+                                         .run = norm_run};

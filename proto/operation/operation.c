@@ -1,7 +1,7 @@
 #include "proto/operation/operation.h"
 
 /* Scale of a residual branch; 0: 1. In training multiplied by 1/(1-p) if steps drop blocks (proto/model/drop.h). */
-static float scale_of(const struct operation_run *r, const struct program_dropout *dropout)
+static float operation_scale_of(const struct operation_run *r, const struct program_dropout *dropout)
 {
     const double scale = dropout->scale != 0 ? (double)dropout->scale : 1;
 
@@ -13,7 +13,7 @@ struct device_dropout operation_dropout_of(const struct operation_run *r, const 
     return (struct device_dropout){.p = r->drops ? dropout->p : 0,
                                    .key = random_site_key(r->seed, r->step, r->unit, dropout->site),
                                    .first_row = r->first_row,
-                                   .scale = scale_of(r, dropout)};
+                                   .scale = operation_scale_of(r, dropout)};
 }
 
 struct device_dropout_add operation_sum_of(const struct operation_run *r, const struct program_dropout *dropout,
@@ -92,7 +92,7 @@ void operation_end_gradient(const struct operation_run *r, int tensor)
         r->ops->gather(r->dev, gather);
 }
 
-static bool contributes(const struct operation_run *r, const struct schedule_step *step)
+static bool operation_contributes(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
 
@@ -106,7 +106,7 @@ int operation_count_steps(const struct operation_run *r, bool lowest)
 {
     int n = r->schedule->n_steps;
 
-    while (lowest && n > r->schedule->n_recomputed && !contributes(r, &r->schedule->steps[n - 1]))
+    while (lowest && n > r->schedule->n_recomputed && !operation_contributes(r, &r->schedule->steps[n - 1]))
         n--;
     return n;
 }

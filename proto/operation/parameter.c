@@ -4,7 +4,7 @@
 #include "proto/operation/program_internal.h"
 #include "proto/operation/schedule_internal.h"
 
-static int append(struct program *p, const char *name, struct program_tensor tensor)
+static int parameter_append(struct program *p, const char *name, struct program_tensor tensor)
 {
     struct program_operation *op = program_append(p, &operation_parameter);
 
@@ -16,18 +16,18 @@ static int append(struct program *p, const char *name, struct program_tensor ten
 
 int program_parameter(struct program *p, const char *name, uint32_t n)
 {
-    return append(p, name, (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
+    return parameter_append(p, name, (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
 }
 
 int program_matrix(struct program *p, const char *name, uint32_t rows, uint32_t columns, float deviation)
 {
-    return append(
+    return parameter_append(
         p, name,
         (struct program_tensor){.rows = rows, .columns = columns, .init = MODEL_INIT_NORMAL, .deviation = deviation});
 }
 
 /* What all microbatches of a part left in the gradient of y is the tensor's. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void parameter_differentiate(struct schedule_builder *b, int operation)
 {
     struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
 
@@ -37,7 +37,7 @@ static void differentiate(struct schedule_builder *b, int operation)
 }
 
 /* In the first microbatch of a part. */
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void parameter_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t n = op->parameter.n;
@@ -57,4 +57,6 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     }
 }
 
-const struct operation operation_parameter = {.name = "parameter", .differentiate = differentiate, .run = run};
+const struct operation operation_parameter = {.name = "parameter",
+                                              .differentiate = parameter_differentiate,
+                                              .run = parameter_run};

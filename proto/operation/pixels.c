@@ -15,12 +15,12 @@ int program_pixels(struct program *p, const struct program_pixels_options *optio
     return program_add_output_in(p, op, PROGRAM_VALUE, PROGRAM_TOKENS, options->n);
 }
 
-static void differentiate(struct schedule_builder *b, int operation)
+static void pixels_differentiate(struct schedule_builder *b, int operation)
 {
     (void)b, (void)operation;
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void pixels_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_pixels_options *of = &operation_of(r, step)->pixels;
     struct device_pixels pixels = {.m = (size_t)r->n_rows * r->n_tokens,
@@ -35,4 +35,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     r->ops->pixels(r->dev, &pixels);
 }
 
-const struct operation operation_pixels = {.name = "pixels", .cheap = true, .differentiate = differentiate, .run = run};
+const struct operation operation_pixels = {.name = "pixels",
+                                           .cheap = true,
+                                           .differentiate = pixels_differentiate,
+                                           .run = pixels_run};

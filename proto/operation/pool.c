@@ -36,8 +36,8 @@ int program_average_image(struct program *p, int x, uint32_t domain)
     return average(p, x, domain, &(struct image_window){.stride = 1});
 }
 
-static struct device_pool sizes_of(const struct operation_run *r, const struct program_operation *op,
-                                   const struct image_window *window)
+static struct device_pool pool_sizes_of(const struct operation_run *r, const struct program_operation *op,
+                                        const struct image_window *window)
 {
     const struct program_own *from = &r->program->own[r->program->values[op->inputs[0]].domain - PROGRAM_OWN];
     struct device_pool pool = {.n_rows = r->n_rows,
@@ -53,7 +53,8 @@ static struct device_pool sizes_of(const struct operation_run *r, const struct p
 }
 
 /* Which pixel of each window is the largest: a byte for each element of y, backward. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t pool_scratch(const struct program *p, const struct program_operation *op,
+                             const struct operation_setting *s)
 {
     return s->action == SCHEDULE_BACKWARD
                ? program_elements(p, op->outputs[0], s->n_rows, s->n_tokens) * p->values[op->outputs[0]].columns
@@ -63,7 +64,7 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
 static void run_max(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    struct device_pool pool = sizes_of(r, op, &op->max_pool.window);
+    struct device_pool pool = pool_sizes_of(r, op, &op->max_pool.window);
 
     pool.x = r->at[step->inputs[0]];
     if (step->action == SCHEDULE_FORWARD) {
@@ -82,13 +83,13 @@ const struct operation operation_max_pool = {.name = "max pool",
                                              .reads_inputs = OPERATION_FIRST,
                                              .cheap = true,
                                              .mixes_tokens = true,
-                                             .scratch = scratch,
+                                             .scratch = pool_scratch,
                                              .run = run_max};
 
 static void run_average(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    struct device_pool pool = sizes_of(r, op, &op->average_pool.window);
+    struct device_pool pool = pool_sizes_of(r, op, &op->average_pool.window);
 
     if (step->action == SCHEDULE_FORWARD) {
         pool.x = r->at[step->inputs[0]];

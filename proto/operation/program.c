@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int add_value(struct program *p, struct program_value value)
+static int program_add_value(struct program *p, struct program_value value)
 {
     assert(p->n_values < PROGRAM_VALUES && value.columns > 0 && value.domain < PROGRAM_DOMAINS);
     p->values[p->n_values] = value;
@@ -34,7 +34,7 @@ int program_add_output_in(struct program *p, struct program_operation *op, enum 
 {
     assert(op->n_outputs < PROGRAM_OUTPUTS);
     return op->outputs[op->n_outputs++] =
-               add_value(p, (struct program_value){type, domain, columns, p->n_operations - 1, 0});
+               program_add_value(p, (struct program_value){type, domain, columns, p->n_operations - 1, 0});
 }
 
 int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns)
@@ -72,7 +72,7 @@ void program_init(struct program *p)
     *p = (struct program){.logit_bias = -1};
 }
 
-static void add_boundary(struct program_boundary *boundaries, int *n, const char *name, int value, bool adds)
+static void program_add_boundary(struct program_boundary *boundaries, int *n, const char *name, int value, bool adds)
 {
     struct program_boundary *boundary = &boundaries[(*n)++];
 
@@ -90,9 +90,9 @@ static enum program_type type_in(uint32_t domain)
 int program_input(struct program *p, const char *name, uint32_t domain, uint32_t columns)
 {
     assert(p->n_operations == 0);
-    const int value = add_value(p, (struct program_value){type_in(domain), domain, columns, -1, 0});
+    const int value = program_add_value(p, (struct program_value){type_in(domain), domain, columns, -1, 0});
 
-    add_boundary(p->inputs, &p->n_inputs, name, value, false);
+    program_add_boundary(p->inputs, &p->n_inputs, name, value, false);
     return value;
 }
 
@@ -102,22 +102,22 @@ int program_begin(struct program *p, uint32_t columns)
     return program_input(p, "", PROGRAM_TOKENS, columns);
 }
 
-static void leave(struct program *p, const char *name, int y, bool adds)
+static void program_leave(struct program *p, const char *name, int y, bool adds)
 {
     assert(p->values[y].operation >= 0 && p->values[y].type == type_in(p->values[y].domain));
     assert(program_output_of(p, y) < 0);
-    add_boundary(p->outputs, &p->n_outputs, name, y, adds);
+    program_add_boundary(p->outputs, &p->n_outputs, name, y, adds);
 }
 
 void program_output(struct program *p, const char *name, int y)
 {
-    leave(p, name, y, false);
+    program_leave(p, name, y, false);
 }
 
 void program_add_to(struct program *p, const char *name, int y)
 {
     assert(p->values[y].type == PROGRAM_VALUE);
-    leave(p, name, y, true);
+    program_leave(p, name, y, true);
 }
 
 void program_end(struct program *p, int y)
@@ -133,7 +133,7 @@ void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
     program_output(p, PROGRAM_LOGIT_BIAS, program_parameter(p, name, n_outputs));
 }
 
-static int find_value(const struct program_boundary *boundaries, int n, int value)
+static int program_find_value(const struct program_boundary *boundaries, int n, int value)
 {
     for (int i = 0; i < n; i++)
         if (boundaries[i].value == value)
@@ -143,12 +143,12 @@ static int find_value(const struct program_boundary *boundaries, int n, int valu
 
 int program_input_of(const struct program *p, int value)
 {
-    return find_value(p->inputs, p->n_inputs, value);
+    return program_find_value(p->inputs, p->n_inputs, value);
 }
 
 int program_output_of(const struct program *p, int value)
 {
-    return find_value(p->outputs, p->n_outputs, value);
+    return program_find_value(p->outputs, p->n_outputs, value);
 }
 
 bool program_passes_gradient(const struct program *p)
@@ -226,7 +226,7 @@ int program_count_readers(const struct program *p, int value)
     return n;
 }
 
-static uint64_t pick(const int *values, int n, uint8_t set)
+static uint64_t program_pick(const int *values, int n, uint8_t set)
 {
     uint64_t picked = 0;
 
@@ -241,8 +241,8 @@ uint64_t program_read_backward(const struct program *p)
     uint64_t read = 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        read |= pick(op->inputs, op->n_inputs, operation_reads(op)) |
-                pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
+        read |= program_pick(op->inputs, op->n_inputs, operation_reads(op)) |
+                program_pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
     return read;
 }
 
@@ -335,7 +335,7 @@ static bool ends_at_maps(const struct program *p, int value)
     bool ends = program_output_of(p, value) < 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        if (pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
+        if (program_pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
             ends = ends && (op->kind == &operation_linear || op->kind == &operation_adapter);
     return ends;
 }
@@ -365,7 +365,7 @@ static bool ends_at_convolutions(const struct program *p, int value)
     bool ends = p->values[value].domain >= PROGRAM_OWN && program_is_cheap(p, value) && program_output_of(p, value) < 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        if (pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
+        if (program_pick(op->inputs, op->n_inputs, UINT8_MAX) >> value & 1)
             ends = ends && op->kind == &operation_conv2d;
     return ends;
 }
@@ -436,12 +436,12 @@ static uint64_t find_signs(struct program *p, bool changes)
 }
 
 /* The fewest bits, of `bits` or more, that all bear that read a value in backward, to make a cheap value again, too. */
-static unsigned bits_of(const struct program *p, int value, unsigned bits)
+static unsigned program_bits_of(const struct program *p, int value, unsigned bits)
 {
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
         const uint8_t inputs = op->kind->cheap ? UINT8_MAX : operation_reads(op);
-        const uint64_t read =
-            pick(op->inputs, op->n_inputs, inputs) | pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
+        const uint64_t read = program_pick(op->inputs, op->n_inputs, inputs) |
+                              program_pick(op->outputs, op->n_outputs, op->kind->reads_outputs);
         if (read >> value & 1 && !op->kind->bears_4_bits)
             return 8;
     }
@@ -470,7 +470,7 @@ void program_compress(struct program *p, unsigned bits)
     for (int value = 0; value < p->n_values; value++) {
         struct program_value *v = &p->values[value];
         const bool fits = keepable >> value & 1 && v->type == PROGRAM_VALUE && is_long(p, value);
-        v->bits = signs >> value & 1 ? 1 : fits ? bits_of(p, value, least) : 0;
+        v->bits = signs >> value & 1 ? 1 : fits ? program_bits_of(p, value, least) : 0;
     }
 }
 

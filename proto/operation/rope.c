@@ -21,7 +21,7 @@ int program_rope(struct program *p, int x, const struct program_rope_options *ro
 }
 
 /* In place; backward, gradients are turned back. */
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void rope_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
@@ -52,4 +52,4 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 const struct operation operation_rope = {.name = "rope",
                                          .over_inputs = OPERATION_FIRST,
                                          .gradient_over = true,
-                                         .run = run};
+                                         .run = rope_run};

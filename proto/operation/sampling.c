@@ -10,7 +10,7 @@ struct places {
     uint64_t scores, chosen, weights, x, dy, bytes;
 };
 
-static uint64_t take(uint64_t *end, uint64_t bytes)
+static uint64_t sampling_take(uint64_t *end, uint64_t bytes)
 {
     const uint64_t at = *end;
 
@@ -19,15 +19,15 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
 }
 
 /* Lays out the scratch for k chosen tokens of each row. */
-static struct places lay_out(const struct sampling_shape *of, uint64_t k, enum number_type type)
+static struct places sampling_lay_out(const struct sampling_shape *of, uint64_t k, enum number_type type)
 {
     struct places at = {0};
 
-    at.scores = take(&at.bytes, of->n_rows * of->n_tokens * sizeof(float));
-    at.chosen = take(&at.bytes, of->n_rows * k * sizeof(uint32_t));
-    at.weights = take(&at.bytes, of->n_rows * k * sizeof(float));
-    at.x = take(&at.bytes, of->n_rows * k * of->x_columns * number_bytes(type));
-    at.dy = take(&at.bytes, of->n_rows * k * of->dy_columns * number_bytes(type));
+    at.scores = sampling_take(&at.bytes, of->n_rows * of->n_tokens * sizeof(float));
+    at.chosen = sampling_take(&at.bytes, of->n_rows * k * sizeof(uint32_t));
+    at.weights = sampling_take(&at.bytes, of->n_rows * k * sizeof(float));
+    at.x = sampling_take(&at.bytes, of->n_rows * k * of->x_columns * number_bytes(type));
+    at.dy = sampling_take(&at.bytes, of->n_rows * k * of->dy_columns * number_bytes(type));
     return at;
 }
 
@@ -35,7 +35,7 @@ uint64_t sampling_bytes(const struct sampling *s, const struct sampling_shape *o
 {
     const size_t k = sampling_count(s, of->n_tokens);
 
-    return k == of->n_tokens ? 0 : lay_out(of, k, type).bytes;
+    return k == of->n_tokens ? 0 : sampling_lay_out(of, k, type).bytes;
 }
 
 static void choose(const struct operation_run *r, const struct sampling_shape *of, const float *scores, int tensor,
@@ -55,7 +55,8 @@ static void choose(const struct operation_run *r, const struct sampling_shape *o
 }
 
 /* Norms of x (m, n), or what is there times these. */
-static void score(const struct operation_run *r, size_t m, size_t n, const void *x, float *scores, bool multiply)
+static void sampling_score(const struct operation_run *r, size_t m, size_t n, const void *x, float *scores,
+                           bool multiply)
 {
     r->ops->row_norms(
         r->dev, &(struct device_row_norms){.m = m, .n = n, .stride = n, .x = x, .norms = scores, .multiply = multiply});
@@ -69,14 +70,14 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
 
     if (k == of->n_tokens || r->step < r->sampling.begin)
         return *all;
-    const struct places at = lay_out(of, k, r->type);
+    const struct places at = sampling_lay_out(of, k, r->type);
     char *const base = scratch;
     float *const scores = (float *)(void *)(base + at.scores), *const weights = (float *)(void *)(base + at.weights);
     uint32_t *const chosen = (uint32_t *)(void *)(base + at.chosen);
     void *const x = base + at.x, *const dy = base + at.dy;
 
-    score(r, n, in, all->x, scores, false);
-    score(r, n, out, all->dy, scores, true);
+    sampling_score(r, n, in, all->x, scores, false);
+    sampling_score(r, n, out, all->dy, scores, true);
     choose(r, of, scores, tensor, chosen, weights);
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, in, in, n_chosen, all->x, chosen, NULL, x});
     r->ops->gather_rows(r->dev, &(struct device_gather_rows){n, out, out, n_chosen, all->dy, chosen, weights, dy});
@@ -88,7 +89,7 @@ struct sampling_operands sampling_choose(const struct operation_run *r, const st
 /* n_rows: heads of rows. Nothing is gathered. */
 static struct places lay_out_queries(size_t n_rows, size_t n_tokens, size_t n_chosen)
 {
-    return lay_out(&(struct sampling_shape){.n_rows = n_rows, .n_tokens = n_tokens}, n_chosen, NUMBER_FP32);
+    return sampling_lay_out(&(struct sampling_shape){.n_rows = n_rows, .n_tokens = n_tokens}, n_chosen, NUMBER_FP32);
 }
 
 uint64_t sampling_queries_bytes(size_t n_rows, size_t n_heads, size_t n_tokens, size_t n_chosen)
@@ -154,9 +155,9 @@ static struct kept lay_out_kept(const struct sampling *s, const struct sampling_
     const uint64_t n = of->n_rows * sampling_count(s, of->n_tokens);
     struct kept at = {0};
 
-    at.x = take(&at.bytes, bits ? coded_bytes(s, of, bits) : chosen_bytes(s, of, of->x_columns, type));
-    at.chosen = take(&at.bytes, n * sizeof(uint32_t));
-    at.weights = take(&at.bytes, n * sizeof(float));
+    at.x = sampling_take(&at.bytes, bits ? coded_bytes(s, of, bits) : chosen_bytes(s, of, of->x_columns, type));
+    at.chosen = sampling_take(&at.bytes, n * sizeof(uint32_t));
+    at.weights = sampling_take(&at.bytes, n * sizeof(float));
     return at;
 }
 
@@ -172,8 +173,8 @@ uint64_t sampling_keep_bytes(const struct sampling *s, const struct sampling_sha
 {
     uint64_t bytes = 0;
 
-    take(&bytes, of->n_rows * of->n_tokens * sizeof(float));
-    take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
+    sampling_take(&bytes, of->n_rows * of->n_tokens * sizeof(float));
+    sampling_take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
     return bytes;
 }
 
@@ -183,8 +184,8 @@ uint64_t sampling_recall_bytes(const struct sampling *s, const struct sampling_s
 {
     uint64_t bytes = 0;
 
-    take(&bytes, chosen_bytes(s, of, of->dy_columns, type));
-    take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
+    sampling_take(&bytes, chosen_bytes(s, of, of->dy_columns, type));
+    sampling_take(&bytes, bits ? chosen_bytes(s, of, of->x_columns, type) : 0);
     return bytes;
 }
 
@@ -199,9 +200,9 @@ void sampling_keep(const struct operation_run *r, const struct sampling_shape *o
     float *const scores = scratch;
     uint64_t after = 0;
 
-    take(&after, n * sizeof *scores);
+    sampling_take(&after, n * sizeof *scores);
     void *const rows = bits ? (char *)scratch + after : base + at.x;
-    score(r, n, in, x, scores, false);
+    sampling_score(r, n, in, x, scores, false);
     if (norms)
         r->ops->weigh_scores(r->dev,
                              &(struct device_weigh_scores){of->n_rows, of->n_tokens, of->n_tokens, norms, scores});
@@ -225,7 +226,7 @@ struct sampling_operands sampling_recall(const struct operation_run *r, const st
     const float *const weights = (const float *)(const void *)(base + at.weights);
     uint64_t after = 0;
 
-    take(&after, chosen_bytes(&r->sampling, of, out, r->type));
+    sampling_take(&after, chosen_bytes(&r->sampling, of, out, r->type));
     void *const x = (char *)scratch + after;
     if (bits)
         r->ops->expand(r->dev,

@@ -10,12 +10,12 @@
 
 #include <assert.h>
 
-static bool contains(uint64_t set, int value)
+static bool schedule_contains(uint64_t set, int value)
 {
     return set >> value & 1;
 }
 
-static void begin(struct schedule_builder *b, struct schedule *s, const struct program *program, uint64_t kept)
+static void schedule_begin(struct schedule_builder *b, struct schedule *s, const struct program *program, uint64_t kept)
 {
     s->n_steps = s->n_buffers = s->n_recomputed = 0;
     s->passes = false;
@@ -37,7 +37,8 @@ static int add_buffer(struct schedule_builder *b, enum schedule_place place, int
 }
 
 /* A buffer where an input or output lies, or its gradient. */
-static int add_boundary(struct schedule_builder *b, enum schedule_place place, int boundary, int value, bool gradient)
+static int schedule_add_boundary(struct schedule_builder *b, enum schedule_place place, int boundary, int value,
+                                 bool gradient)
 {
     const int buffer = add_buffer(b, place, value, gradient);
 
@@ -46,7 +47,7 @@ static int add_boundary(struct schedule_builder *b, enum schedule_place place, i
 }
 
 /* Extends a buffer's life to the step that is being built. */
-static int touch(struct schedule_builder *b, int buffer)
+static int schedule_touch(struct schedule_builder *b, int buffer)
 {
     struct schedule_buffer *of = &b->schedule->buffers[buffer];
 
@@ -77,7 +78,7 @@ struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum sched
 int schedule_read(struct schedule_builder *b, int value)
 {
     assert(b->values[value] != SCHEDULE_NONE);
-    return touch(b, b->values[value]);
+    return schedule_touch(b, b->values[value]);
 }
 
 /* True if it is kept as something else: in few bits, or some rows of it. */
@@ -87,18 +88,18 @@ static bool is_changed(const struct program *p, int value)
 }
 
 /* Backward, only the first output's place is free. */
-static int write_value(struct schedule_builder *b, int value)
+static int schedule_write_value(struct schedule_builder *b, int value)
 {
     const int output = program_output_of(b->program, value);
     const bool is_free = !b->backward || (output == 0 && !b->program->outputs[0].adds);
 
-    if (contains(b->kept, value) && !is_changed(b->program, value))
+    if (schedule_contains(b->kept, value) && !is_changed(b->program, value))
         b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
     else if (output >= 0 && is_free)
-        b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, output, value, false);
+        b->values[value] = schedule_add_boundary(b, SCHEDULE_OUTPUT, output, value, false);
     else
         b->values[value] = add_buffer(b, SCHEDULE_WORKSPACE, value, false);
-    return touch(b, b->values[value]);
+    return schedule_touch(b, b->values[value]);
 }
 
 /* With the step's scratch. */
@@ -109,7 +110,7 @@ void schedule_end_step(struct schedule_builder *b)
     const struct operation *kind = b->program->operations[step->operation].kind;
     if (kind->scratch &&
         (!kind->contributes_with_scratch || step->action == SCHEDULE_CONTRIBUTE || step->action == SCHEDULE_SAMPLE))
-        step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
+        step->scratch = schedule_touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
     b->schedule->n_steps++;
 }
 
@@ -122,14 +123,14 @@ static int neighbour_of(const struct program *p, int operation)
 }
 
 /* Adds a step that no operation runs, from a buffer to another, or to the same. */
-static void change(struct schedule_builder *b, enum schedule_action action, int value, int from, int to)
+static void schedule_change(struct schedule_builder *b, enum schedule_action action, int value, int from, int to)
 {
     struct schedule_step *step = schedule_begin_step(b, action, b->program->values[value].operation);
 
     b->aligned = false;
     step->value = value;
-    step->inputs[0] = touch(b, from);
-    step->outputs[0] = touch(b, to);
+    step->inputs[0] = schedule_touch(b, from);
+    step->outputs[0] = schedule_touch(b, to);
     b->schedule->n_steps++;
 }
 
@@ -142,24 +143,24 @@ static void sample(struct schedule_builder *b, int operation, enum schedule_plac
     step->inputs[0] = schedule_read(b, value);
     b->codes[value] = add_buffer(b, place, value, false);
     b->schedule->buffers[b->codes[value]].sample = true;
-    step->outputs[0] = touch(b, b->codes[value]);
+    step->outputs[0] = schedule_touch(b, b->codes[value]);
     schedule_end_step(b);
 }
 
 /* Compresses or samples what forward made, if it is kept so. */
-static void keep(struct schedule_builder *b, const struct program_operation *op)
+static void schedule_keep(struct schedule_builder *b, const struct program_operation *op)
 {
     for (int i = 0; !b->backward && i < op->n_outputs; i++) {
         const int value = op->outputs[i], sampler = program_sampler(b->program, value);
-        if (contains(b->kept, value) && sampler >= 0)
+        if (schedule_contains(b->kept, value) && sampler >= 0)
             sample(b, sampler, SCHEDULE_KEPT);
-        else if (contains(b->kept, value) && b->program->values[value].bits > 0)
-            change(b, SCHEDULE_COMPRESS, value, b->values[value], add_buffer(b, SCHEDULE_KEPT, value, false));
+        else if (schedule_contains(b->kept, value) && b->program->values[value].bits > 0)
+            schedule_change(b, SCHEDULE_COMPRESS, value, b->values[value], add_buffer(b, SCHEDULE_KEPT, value, false));
     }
 }
 
 /* Runs an operation, with its neighbour unless that is SCHEDULE_NONE. */
-static void run(struct schedule_builder *b, int operation, int neighbour)
+static void schedule_run(struct schedule_builder *b, int operation, int neighbour)
 {
     const struct program_operation *op = &b->program->operations[operation];
     struct schedule_step *step = schedule_begin_step(b, SCHEDULE_FORWARD, operation);
@@ -167,28 +168,28 @@ static void run(struct schedule_builder *b, int operation, int neighbour)
     for (int i = 0; i < op->n_inputs; i++)
         step->inputs[i] = schedule_read(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        step->outputs[i] = write_value(b, op->outputs[i]);
+        step->outputs[i] = schedule_write_value(b, op->outputs[i]);
     if (neighbour != SCHEDULE_NONE) {
         const struct program_operation *next = &b->program->operations[neighbour];
         step->absorbed = neighbour;
         for (int i = 0; i < next->n_outputs; i++)
-            step->after[i] = write_value(b, next->outputs[i]);
+            step->after[i] = schedule_write_value(b, next->outputs[i]);
     }
     schedule_end_step(b);
-    keep(b, op);
+    schedule_keep(b, op);
     if (neighbour != SCHEDULE_NONE)
-        keep(b, &b->program->operations[neighbour]);
+        schedule_keep(b, &b->program->operations[neighbour]);
 }
 
 /* Runs the operations of a set, in order. */
-static void run_all(struct schedule_builder *b, uint64_t operations)
+static void schedule_run_all(struct schedule_builder *b, uint64_t operations)
 {
     for (int i = 0; i < b->program->n_operations; i++) {
-        if (!contains(operations, i))
+        if (!schedule_contains(operations, i))
             continue;
         const int neighbour = neighbour_of(b->program, i);
-        const bool both = neighbour != SCHEDULE_NONE && contains(operations, neighbour);
-        run(b, i, both ? neighbour : SCHEDULE_NONE);
+        const bool both = neighbour != SCHEDULE_NONE && schedule_contains(operations, neighbour);
+        schedule_run(b, i, both ? neighbour : SCHEDULE_NONE);
         i += both;
     }
 }
@@ -197,7 +198,7 @@ static void add_inputs(struct schedule_builder *b)
 {
     for (int i = 0; i < b->program->n_inputs; i++) {
         const int value = b->program->inputs[i].value;
-        b->values[value] = add_boundary(b, SCHEDULE_INPUT, i, value, false);
+        b->values[value] = schedule_add_boundary(b, SCHEDULE_INPUT, i, value, false);
     }
 }
 
@@ -226,9 +227,9 @@ void schedule_forward(struct schedule *out, const struct program *program, uint6
 {
     struct schedule_builder b;
 
-    begin(&b, out, program, kept);
+    schedule_begin(&b, out, program, kept);
     add_inputs(&b);
-    run_all(&b, ~UINT64_C(0));
+    schedule_run_all(&b, ~UINT64_C(0));
     for (int i = 0; i < program->n_outputs; i++)
         outlast(out, b.values[program->outputs[i].value]);
     leave_out_values(out, program);
@@ -246,13 +247,13 @@ static bool is_cheap(const struct program *p, int operation)
 static bool is_made_last(const struct program *p, int operation, uint64_t operations)
 {
     for (int i = operation + 1; i < p->n_operations; i++)
-        if (contains(operations, i) && p->operations[i].kind == p->operations[operation].kind)
+        if (schedule_contains(operations, i) && p->operations[i].kind == p->operations[operation].kind)
             return false;
     return true;
 }
 
 /* True if what is kept of a value is all of it, be it rounded. */
-static bool is_whole(const struct program *p, int value)
+static bool schedule_is_whole(const struct program *p, int value)
 {
     return p->values[value].bits != 1 && program_sampler(p, value) < 0;
 }
@@ -262,8 +263,8 @@ static void require(const struct schedule_builder *b, int value, uint64_t *opera
 {
     const int operation = b->program->values[value].operation;
 
-    if (operation < 0 || (contains(b->kept, value) && is_whole(b->program, value)) ||
-        contains(*operations, operation) || program_is_at_hand(b->program, value))
+    if (operation < 0 || (schedule_contains(b->kept, value) && schedule_is_whole(b->program, value)) ||
+        schedule_contains(*operations, operation) || program_is_at_hand(b->program, value))
         return;
     *operations |= UINT64_C(1) << operation;
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
@@ -271,7 +272,7 @@ static void require(const struct schedule_builder *b, int value, uint64_t *opera
 }
 
 /* True for a cheap value that is recomputed only when backward reads it, as a later one of its kind exists. */
-static bool waits(const struct schedule_builder *b, int value, uint64_t read)
+static bool schedule_waits(const struct schedule_builder *b, int value, uint64_t read)
 {
     const int operation = b->program->values[value].operation;
     uint64_t cheap = 0;
@@ -279,7 +280,7 @@ static bool waits(const struct schedule_builder *b, int value, uint64_t read)
     if (operation < 0 || !is_cheap(b->program, operation))
         return false;
     for (int i = 0; i < b->program->n_values; i++)
-        if (contains(read, i) && b->program->values[i].operation >= 0 &&
+        if (schedule_contains(read, i) && b->program->values[i].operation >= 0 &&
             is_cheap(b->program, b->program->values[i].operation))
             cheap |= UINT64_C(1) << b->program->values[i].operation;
     return !is_made_last(b->program, operation, cheap);
@@ -291,12 +292,12 @@ static void find_kept(struct schedule_builder *b)
     const struct program *p = b->program;
 
     for (int value = 0; value < p->n_values; value++)
-        if (contains(b->kept, value)) {
+        if (schedule_contains(b->kept, value)) {
             int *const at = is_changed(p, value) ? b->codes : b->values;
             at[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
             b->schedule->buffers[at[value]].sample = program_sampler(p, value) >= 0;
         } else if (program_is_at_hand(p, value)) {
-            b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, program_output_of(p, value), value, false);
+            b->values[value] = schedule_add_boundary(b, SCHEDULE_OUTPUT, program_output_of(p, value), value, false);
         }
 }
 
@@ -309,17 +310,17 @@ static void recompute_compressed(struct schedule_builder *b)
 
     find_kept(b);
     for (int value = 0; value < p->n_values; value++)
-        if (contains(read & ~b->kept, value) && p->values[value].operation >= 0 && !program_is_cheap(p, value))
+        if (schedule_contains(read & ~b->kept, value) && p->values[value].operation >= 0 && !program_is_cheap(p, value))
             require(b, value, &operations);
-    run_all(b, operations);
+    schedule_run_all(b, operations);
     for (int value = 0; value < p->n_values; value++)
         if (program_is_rounded(p, value) && b->values[value] != SCHEDULE_NONE)
-            change(b, SCHEDULE_ROUND, value, b->values[value], b->values[value]);
+            schedule_change(b, SCHEDULE_ROUND, value, b->values[value], b->values[value]);
     b->schedule->n_recomputed = b->schedule->n_steps;
     for (int value = 0; value < p->n_values; value++) {
         const int operation = p->values[value].operation;
-        if (operation >= 0 && !contains(b->kept, value) && !program_is_at_hand(p, value) &&
-            (!contains(read, value) || program_is_cheap(p, value)))
+        if (operation >= 0 && !schedule_contains(b->kept, value) && !program_is_at_hand(p, value) &&
+            (!schedule_contains(read, value) || program_is_cheap(p, value)))
             b->values[value] = SCHEDULE_NONE;
     }
 }
@@ -335,14 +336,14 @@ static void recompute(struct schedule_builder *b)
     }
     find_kept(b);
     for (int value = 0; value < b->program->n_values; value++)
-        if (contains(read & ~b->kept, value) && !waits(b, value, read))
+        if (schedule_contains(read & ~b->kept, value) && !schedule_waits(b, value, read))
             require(b, value, &operations);
-    run_all(b, operations);
+    schedule_run_all(b, operations);
     b->schedule->n_recomputed = b->schedule->n_steps;
     for (int value = 0; value < b->program->n_values; value++) {
         const int operation = b->program->values[value].operation;
-        if (operation >= 0 && !contains(b->kept, value) && !program_is_at_hand(b->program, value) &&
-            (!contains(read, value) ||
+        if (operation >= 0 && !schedule_contains(b->kept, value) && !program_is_at_hand(b->program, value) &&
+            (!schedule_contains(read, value) ||
              (is_cheap(b->program, operation) && !is_made_last(b->program, operation, operations))))
             b->values[value] = SCHEDULE_NONE;
     }
@@ -354,13 +355,13 @@ void schedule_ensure(struct schedule_builder *b, int value)
         return;
     if (b->codes[value] != SCHEDULE_NONE) {
         b->values[value] = add_buffer(b, SCHEDULE_WORKSPACE, value, false);
-        change(b, SCHEDULE_EXPAND, value, b->codes[value], b->values[value]);
+        schedule_change(b, SCHEDULE_EXPAND, value, b->codes[value], b->values[value]);
         return;
     }
     const int operation = b->program->values[value].operation;
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
         schedule_ensure(b, b->program->operations[operation].inputs[i]);
-    run(b, operation, SCHEDULE_NONE);
+    schedule_run(b, operation, SCHEDULE_NONE);
 }
 
 void schedule_ensure_sample(struct schedule_builder *b, int operation)
@@ -375,7 +376,7 @@ void schedule_ensure_sample(struct schedule_builder *b, int operation)
 
 int schedule_read_sample(struct schedule_builder *b, int operation)
 {
-    return touch(b, b->codes[b->program->operations[operation].inputs[0]]);
+    return schedule_touch(b, b->codes[b->program->operations[operation].inputs[0]]);
 }
 
 int schedule_read_gradient(struct schedule_builder *b, int value)
@@ -383,7 +384,7 @@ int schedule_read_gradient(struct schedule_builder *b, int value)
     const int buffer = b->gradients[value];
 
     assert(buffer != SCHEDULE_NONE && b->changed[buffer] == b->as_of[value]);
-    return touch(b, buffer);
+    return schedule_touch(b, buffer);
 }
 
 /* Returns the buffer; *accumulate: it has something already. */
@@ -396,7 +397,7 @@ static int write_gradient(struct schedule_builder *b, int value, bool *accumulat
         *buffer = add_buffer(b, SCHEDULE_WORKSPACE, value, true);
     else
         b->as_of[value] = ++b->changed[*buffer];
-    return touch(b, *buffer);
+    return schedule_touch(b, *buffer);
 }
 
 void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input)
@@ -449,18 +450,18 @@ struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int 
     const struct program_operation *op = &b->program->operations[operation];
 
     for (int i = 0; i < op->n_inputs; i++)
-        if (contains(op->kind->reads_inputs, i))
+        if (schedule_contains(op->kind->reads_inputs, i))
             schedule_ensure(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        if (contains(op->kind->reads_outputs, i))
+        if (schedule_contains(op->kind->reads_outputs, i))
             schedule_ensure(b, op->outputs[i]);
     struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
     step->contributes = op->n_tensors > 0;
     for (int i = 0; i < op->n_inputs; i++)
-        if (contains(op->kind->reads_inputs, i))
+        if (schedule_contains(op->kind->reads_inputs, i))
             step->inputs[i] = schedule_read(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        if (contains(op->kind->reads_outputs, i))
+        if (schedule_contains(op->kind->reads_outputs, i))
             step->outputs[i] = schedule_read(b, op->outputs[i]);
     step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
     return step;
@@ -486,25 +487,26 @@ static void differentiate(struct schedule_builder *b, int operation)
 
 /* Gradients that there are before any step: those of the outputs; and those of inputs in fp32, which operations add
  * to. */
-static void add_gradients(struct schedule_builder *b)
+static void schedule_add_gradients(struct schedule_builder *b)
 {
     const struct program *p = b->program;
 
     for (int i = 0; i < p->n_outputs; i++)
-        b->gradients[p->outputs[i].value] = add_boundary(b, SCHEDULE_GRADIENT, i, p->outputs[i].value, true);
+        b->gradients[p->outputs[i].value] = schedule_add_boundary(b, SCHEDULE_GRADIENT, i, p->outputs[i].value, true);
     for (int i = 0; i < p->n_inputs; i++)
         if (p->values[p->inputs[i].value].type == PROGRAM_STATISTIC)
-            b->gradients[p->inputs[i].value] = add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
+            b->gradients[p->inputs[i].value] =
+                schedule_add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
 }
 
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
 {
     struct schedule_builder b;
 
-    begin(&b, out, program, kept);
+    schedule_begin(&b, out, program, kept);
     b.backward = true;
     add_inputs(&b);
-    add_gradients(&b);
+    schedule_add_gradients(&b);
     recompute(&b);
     const int entry = program->n_outputs > 0 ? b.gradients[program->outputs[0].value] : SCHEDULE_NONE;
     for (int i = program->n_operations - 1; i >= 0; i--)

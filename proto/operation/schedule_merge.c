@@ -2,12 +2,12 @@
 
 #include "proto/operation/operation.h"
 
-static bool contains(uint64_t set, int value)
+static bool schedule_merge_contains(uint64_t set, int value)
 {
     return set >> value & 1;
 }
 
-static void replace(int *buffer, int old, int new)
+static void schedule_merge_replace(int *buffer, int old, int new)
 {
     if (*buffer == old)
         *buffer = new;
@@ -25,15 +25,15 @@ static void merge(struct schedule *s, int from, int into)
 
     for (struct schedule_step *step = s->steps; step < s->steps + s->n_steps; step++) {
         for (int i = 0; i < PROGRAM_INPUTS; i++)
-            replace(&step->inputs[i], from, into);
+            schedule_merge_replace(&step->inputs[i], from, into);
         for (int i = 0; i < PROGRAM_OUTPUTS; i++)
-            replace(&step->outputs[i], from, into), replace(&step->after[i], from, into);
-        replace(&step->y_gradient, from, into);
-        replace(&step->x_gradient, from, into);
-        replace(&step->other_gradient, from, into);
+            schedule_merge_replace(&step->outputs[i], from, into), schedule_merge_replace(&step->after[i], from, into);
+        schedule_merge_replace(&step->y_gradient, from, into);
+        schedule_merge_replace(&step->x_gradient, from, into);
+        schedule_merge_replace(&step->other_gradient, from, into);
     }
     for (int i = 0; i < PROGRAM_BOUNDARIES; i++)
-        replace(&s->gradients[i], from, into);
+        schedule_merge_replace(&s->gradients[i], from, into);
     b->first = a->first < b->first ? a->first : b->first;
     b->last = a->last > b->last ? a->last : b->last;
     b->aligned |= a->aligned;
@@ -65,7 +65,7 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n, bo
 
     if (step->action == SCHEDULE_FORWARD)
         for (int i = op->n_inputs - 1; i >= 0; i--)
-            if (contains(op->kind->over_inputs, i) && may_merge(s, p, n, step->inputs[i], result)) {
+            if (schedule_merge_contains(op->kind->over_inputs, i) && may_merge(s, p, n, step->inputs[i], result)) {
                 merge(s, step->inputs[i], result);
                 return;
             }
@@ -79,7 +79,7 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n, bo
     }
 }
 
-static void merge_all(struct schedule *s, const struct program *p, bool over_entry)
+static void schedule_merge_merge_all(struct schedule *s, const struct program *p, bool over_entry)
 {
     for (int n = 0; n < s->n_steps; n++)
         merge_in_step(s, p, n, over_entry);
@@ -87,12 +87,12 @@ static void merge_all(struct schedule *s, const struct program *p, bool over_ent
 
 void schedule_merge_values(struct schedule *s, const struct program *p)
 {
-    merge_all(s, p, true);
+    schedule_merge_merge_all(s, p, true);
 }
 
 /* ---- gradients ---- */
 
-static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
+static bool schedule_merge_overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
 {
     return a->first <= b->last && b->first <= a->last;
 }
@@ -108,7 +108,7 @@ static void use_output(struct schedule *s, const struct program *p)
                     p->values[b->value].columns == output->columns && p->values[b->value].domain == output->domain &&
                     output->type == PROGRAM_VALUE;
         for (const struct schedule_buffer *other = s->buffers; fits && other < s->buffers + s->n_buffers; other++)
-            fits = other->place != SCHEDULE_OUTPUT || other->boundary != 0 || !overlap(b, other);
+            fits = other->place != SCHEDULE_OUTPUT || other->boundary != 0 || !schedule_merge_overlap(b, other);
         if (fits)
             b->place = SCHEDULE_OUTPUT;
     }
@@ -132,7 +132,7 @@ static void merge_gradients(struct schedule *s, const struct program *p, int ent
     const struct schedule apart = *s;
     struct schedule merged;
 
-    merge_all(s, p, true);
+    schedule_merge_merge_all(s, p, true);
     if (!program_passes_gradient(p))
         return;
     s->passes = s->buffers[s->gradients[0]].place == SCHEDULE_GRADIENT && s->buffers[s->gradients[0]].boundary == 0;
@@ -140,7 +140,7 @@ static void merge_gradients(struct schedule *s, const struct program *p, int ent
         return;
     merged = *s;
     *s = apart;
-    merge_all(s, p, false);
+    schedule_merge_merge_all(s, p, false);
     if (s->buffers[entry].last >= s->buffers[s->gradients[0]].first) { /* merged with what the map itself writes */
         *s = merged;
         return;

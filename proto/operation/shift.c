@@ -29,7 +29,7 @@ static void differentiate_to(struct schedule_builder *b, int operation, int inpu
 }
 
 /* The gradient passes to x as it is, if it may; its sum over all elements is added to b's. */
-static void differentiate(struct schedule_builder *b, int operation)
+static void shift_differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
@@ -41,13 +41,14 @@ static void differentiate(struct schedule_builder *b, int operation)
 }
 
 /* b in the device's type. */
-static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+static uint64_t shift_scratch(const struct program *p, const struct program_operation *op,
+                              const struct operation_setting *s)
 {
     (void)p;
     return s->type == NUMBER_FP32 ? 0 : op->shift.n * number_bytes(s->type);
 }
 
-static void run_forward(const struct operation_run *r, const struct schedule_step *step)
+static void shift_run_forward(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t n = op->shift.n;
@@ -65,14 +66,14 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
                          .n_rows = operation_elements(r, op->outputs[0]), .n_tokens = 1, .n = n, .table = b, .y = y});
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void shift_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     void *const gradient = step->action == SCHEDULE_BACKWARD ? r->at[step->x_gradient] : NULL;
     const void *dy = gradient ? r->at[step->y_gradient] : NULL;
 
     if (step->action == SCHEDULE_FORWARD)
-        run_forward(r, step);
+        shift_run_forward(r, step);
     else if (step->of == X)
         operation_drop_add(r, &(struct program_dropout){0}, op->outputs[0], gradient,
                            step->accumulate ? gradient : NULL, dy);
@@ -81,5 +82,8 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
                                                                  op->shift.n, op->shift.n});
 }
 
-const struct operation operation_shift = {
-    .name = "shift", .over_inputs = OPERATION_FIRST, .differentiate = differentiate, .scratch = scratch, .run = run};
+const struct operation operation_shift = {.name = "shift",
+                                          .over_inputs = OPERATION_FIRST,
+                                          .differentiate = shift_differentiate,
+                                          .scratch = shift_scratch,
+                                          .run = shift_run};

@@ -16,7 +16,7 @@ int program_sinusoid(struct program *p, int x)
 }
 
 /* In place; backward there is nothing to do. */
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void sinusoid_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
@@ -39,5 +39,8 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 }
 
 /* Positions are those of the row, whatever its documents. */
-const struct operation operation_sinusoid = {
-    .name = "sinusoid", .over_inputs = OPERATION_FIRST, .gradient_over = true, .mixes_tokens = true, .run = run};
+const struct operation operation_sinusoid = {.name = "sinusoid",
+                                             .over_inputs = OPERATION_FIRST,
+                                             .gradient_over = true,
+                                             .mixes_tokens = true,
+                                             .run = sinusoid_run};

@@ -16,14 +16,14 @@ int program_take(struct program *p, int x, uint32_t domain)
 }
 
 /* One row: to (n elements) = from, or += from. */
-static void copy(const struct operation_run *r, size_t n, size_t columns, void *to, const void *from, bool adds)
+static void take_copy(const struct operation_run *r, size_t n, size_t columns, void *to, const void *from, bool adds)
 {
     r->ops->dropout_add(r->dev,
                         &(struct device_dropout_add){
                             .n_rows = 1, .n_tokens = n, .n = columns, .x = adds ? to : NULL, .h = from, .y = to});
 }
 
-static void run(const struct operation_run *r, const struct schedule_step *step)
+static void take_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     const size_t columns = operation_columns(r, op->outputs[0]), all = operation_row_elements(r, op->inputs[0]);
@@ -39,12 +39,12 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     for (size_t row = 0; row < r->n_rows; row++) {
         const size_t of_x = (row * all + begin) * columns, of_y = row * n * columns;
         if (forward)
-            copy(r, n, columns, operation_element(r, r->at[step->outputs[0]], of_y),
-                 operation_element(r, r->at[step->inputs[0]], of_x), false);
+            take_copy(r, n, columns, operation_element(r, r->at[step->outputs[0]], of_y),
+                      operation_element(r, r->at[step->inputs[0]], of_x), false);
         else
-            copy(r, n, columns, operation_element(r, gradient, of_x),
-                 operation_element(r, r->at[step->y_gradient], of_y), true);
+            take_copy(r, n, columns, operation_element(r, gradient, of_x),
+                      operation_element(r, r->at[step->y_gradient], of_y), true);
     }
 }
 
-const struct operation operation_take = {.name = "take", .mixes_tokens = true, .run = run};
+const struct operation operation_take = {.name = "take", .mixes_tokens = true, .run = take_run};

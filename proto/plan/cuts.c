@@ -6,14 +6,14 @@
 /* ---- what is between two places ---- */
 
 /* The first layer from `from` on, before `end`, at which a segment may begin; or `end`. */
-static uint32_t next_place(const struct model *model, uint32_t from, uint32_t end)
+static uint32_t cuts_next_place(const struct model *model, uint32_t from, uint32_t end)
 {
     while (from < end && !plan_may_cut(model, from))
         from++;
     return from;
 }
 
-static void list_places(struct plan_cuts *out, const struct model *model)
+static void cuts_list_places(struct plan_cuts *out, const struct model *model)
 {
     const uint64_t layers = model->n_layers - 1;
     const uint32_t most = PLAN_MAX_CUTS;
@@ -21,14 +21,14 @@ static void list_places(struct plan_cuts *out, const struct model *model)
     for (uint32_t i = 0; i < most && i < layers; i++) {
         const uint64_t spaces = layers < most ? layers : most;
         const uint32_t from = 1 + (uint32_t)(layers * i / spaces), end = 1 + (uint32_t)(layers * (i + 1) / spaces);
-        const uint32_t at = next_place(model, from, end);
+        const uint32_t at = cuts_next_place(model, from, end);
         if (at < end)
             out->at[out->n++] = at;
     }
     out->at[out->n] = model->n_layers;
 }
 
-static uint64_t bytes_of(const struct plan *plan, const struct model *model, const struct model_value *v)
+static uint64_t cuts_bytes_of(const struct plan *plan, const struct model *model, const struct model_value *v)
 {
     return v->stashed && !model_is_small(&model->values.shapes[v->shape]) ? plan->values[v->shape].bytes : 0;
 }
@@ -42,7 +42,7 @@ static void add_values(struct plan_cuts *out, const struct plan *plan, const str
     for (const struct model_value *v = of; v < of + model->values.n; v++) {
         while (i < out->n && v->first >= out->at[i])
             i++; /* behind place i-1 */
-        const uint64_t bytes = bytes_of(plan, model, v);
+        const uint64_t bytes = cuts_bytes_of(plan, model, v);
         if (i == 0)
             out->lowest += bytes;
         else
@@ -87,7 +87,7 @@ static void add_operations(struct plan_cuts *out, const struct plan *plan, const
     }
 }
 
-static void add_gradients(struct plan_cuts *out, const struct plan *plan, const struct model *model, uint32_t i)
+static void cuts_add_gradients(struct plan_cuts *out, const struct plan *plan, const struct model *model, uint32_t i)
 {
     for (uint32_t j = i + 1; j <= out->n; j++)
         for (uint32_t k = 0; k < model->values.n_shapes; k++) {
@@ -105,7 +105,7 @@ struct least {
     uint32_t before; /* the place below, if this is not the lowest */
 };
 
-static bool fits(const struct plan_cuts *cuts, const struct least *below, uint32_t i, uint32_t j, uint64_t limit)
+static bool cuts_fits(const struct plan_cuts *cuts, const struct least *below, uint32_t i, uint32_t j, uint64_t limit)
 {
     return below->bytes != UINT64_MAX &&
            below->bytes + cuts->written[j] - cuts->written[i] + cuts->gradients[i][j] <= limit;
@@ -124,7 +124,7 @@ static void find_all(struct least of[PLAN_CUT_PLACES], const struct plan_cuts *c
         for (uint32_t i = 0; i < j; i++) {
             const struct least next = {of[i].bytes + cuts->crossing[i][j], of[i].operations + cuts->operations[i][j],
                                        i};
-            if (fits(cuts, &of[i], i, j, limit) && is_less(&next, &of[j]))
+            if (cuts_fits(cuts, &of[i], i, j, limit) && is_less(&next, &of[j]))
                 of[j] = next;
         }
     }
@@ -136,7 +136,7 @@ static uint32_t find_top(const struct least of[PLAN_CUT_PLACES], const struct pl
     uint32_t top = cuts->n;
 
     for (uint32_t i = 0; i < cuts->n; i++)
-        if (fits(cuts, &of[i], i, cuts->n, limit) && (top == cuts->n || of[i].operations < of[top].operations))
+        if (cuts_fits(cuts, &of[i], i, cuts->n, limit) && (top == cuts->n || of[i].operations < of[top].operations))
             top = i;
     return top;
 }
@@ -175,11 +175,11 @@ static uint64_t find_least_limit(const struct plan_cuts *cuts)
 void plan_cuts_init(struct plan_cuts *out, const struct plan *plan, const struct model *model)
 {
     *out = (struct plan_cuts){.n = 0};
-    list_places(out, model);
+    cuts_list_places(out, model);
     add_values(out, plan, model);
     for (uint32_t i = 0; i < out->n; i++) {
         add_operations(out, plan, model, i);
-        add_gradients(out, plan, model, i);
+        cuts_add_gradients(out, plan, model, i);
     }
     out->most = out->n > 0 ? out->lowest + out->written[out->n] + out->gradients[0][out->n] : 0;
     out->least = find_least_limit(out);

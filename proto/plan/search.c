@@ -68,7 +68,7 @@ static uint32_t chain_end(const struct chain *chain)
 }
 
 /* Sets the choice after `steps` blocks have gone up by a link. */
-static void keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
+static void search_keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
 {
     uint32_t n_blocks;
 
@@ -89,7 +89,7 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
     struct plan_choice choice = chain->choice;
 
     choice.n_resident = chain->resident_first ? of_first : at - of_first;
-    keep(&choice, chain, chain->resident_first ? at - of_first : of_first);
+    search_keep(&choice, chain, chain->resident_first ? at - of_first : of_first);
     plan_lay_out(out, s->model, s->setting, &choice);
 }
 
@@ -113,7 +113,7 @@ static bool recomputes(const struct plan *plan)
 }
 
 /* Of equal times the one with fewer bytes; but nothing is computed again for bytes that are there. */
-static void offer(struct search *s, const struct plan *plan)
+static void search_offer(struct search *s, const struct plan *plan)
 {
     const int64_t time = time_of(s, plan);
     const bool is_less = plan_total(plan) < plan_total(&s->best) && (!recomputes(plan) || recomputes(&s->best));
@@ -178,7 +178,7 @@ static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s
 }
 
 /* Takes the first point of the chain with the predicted time of the furthest that fits. */
-static void follow(struct search *s, const struct chain *chain)
+static void search_follow(struct search *s, const struct chain *chain)
 {
     struct plan plan, least;
     uint32_t high;
@@ -188,7 +188,7 @@ static void follow(struct search *s, const struct chain *chain)
     const int64_t time = time_of(s, &least);
     if (s->found && time > s->best_time)
         return;
-    offer(s, &least);
+    search_offer(s, &least);
     for (uint32_t low = 0; low < high;) {
         const uint32_t middle = low + (high - low) / 2;
         lay_out_at(&plan, s, chain, middle);
@@ -198,7 +198,7 @@ static void follow(struct search *s, const struct chain *chain)
             low = middle + 1;
     }
     if (plan_total(&least) <= s->budget)
-        offer(s, &least);
+        search_offer(s, &least);
 }
 
 /* The longest chain: all units that can be resident, and all blocks through all links if blocks can keep values. */
@@ -305,7 +305,7 @@ static void lay_out_cut(struct plan *out, const struct search *s, struct plan_ch
     plan_lay_out(out, s->model, s->setting, choice);
 }
 
-static uint64_t bytes_of(const struct plan *plan)
+static uint64_t search_bytes_of(const struct plan *plan)
 {
     return plan->choice.host_stash ? plan->host_stash_bytes : plan_total(plan);
 }
@@ -317,7 +317,7 @@ static void cut_to_fewest(struct plan *out, const struct search *s, struct plan_
 
     for (uint32_t step = 0; step <= CUT_STEPS; step += CUT_STRIDE) {
         lay_out_cut(&plan, s, choice, step);
-        if (step == 0 || bytes_of(&plan) < bytes_of(out))
+        if (step == 0 || search_bytes_of(&plan) < search_bytes_of(out))
             *out = plan;
     }
     *choice = out->choice;
@@ -358,8 +358,8 @@ static void look_through_groups(struct search *s, uint32_t rows, uint32_t group,
 }
 
 /* Row groups in as many sizes as differ: the share in one, in two, ... down to single parts. */
-static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
-                         void (*visit)(struct search *s, const struct plan_choice *choice))
+static void search_look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
+                                void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     const struct plan_setting *set = s->setting;
     const bool groups = plan_may_group(set) && !s->pulls_once;
@@ -381,10 +381,10 @@ static void follow_both(struct search *s, const struct plan_choice *choice, cons
 {
     struct chain chain = chain_of(s, choice, links);
 
-    follow(s, &chain);
+    search_follow(s, &chain);
     chain.resident_first = true;
     if (chain.most_kept)
-        follow(s, &chain);
+        search_follow(s, &chain);
 }
 
 static void visit_plain(struct search *s, const struct plan_choice *choice)
@@ -476,8 +476,8 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
     struct search s = {.model = model, .setting = setting, .cuts = &cuts, .pulls_once = pulls_once(wish)};
 
     link_plainly(&s.plain, model);
-    look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config), wish,
-                 visit_bytes);
+    search_look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config),
+                        wish, visit_bytes);
     assert(s.found);
     *out = s.best;
 }
@@ -485,7 +485,7 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
 /* Adds sums in the memory that the best plan leaves. Contributions are sent in order, so more than two sums gain a few
  * percent at most, if a small unit such as the last norm stands between large ones. So sums come last, and only as many
  * as the prediction favours. */
-static void add_sums(struct search *s)
+static void search_add_sums(struct search *s)
 {
     struct plan_choice choice = s->best.choice;
     struct plan plan;
@@ -494,7 +494,7 @@ static void add_sums(struct search *s)
         plan_lay_out(&plan, s->model, s->setting, &choice);
         if (plan.n_sums < choice.n_sums || plan_total(&plan) > s->budget)
             return;
-        offer(s, &plan);
+        search_offer(s, &plan);
     }
 }
 
@@ -507,11 +507,11 @@ static void search_links(struct search *s, const uint32_t *rows, uint32_t n_rows
     for (uint32_t i = 0; i < n_rows; i++) {
         link_best(&s->best_links, s, rows[i]);
         if (s->best_links.n > 1 || s->model->n_classes > 1)
-            look_through(s, rows[i], wish, visit_best);
+            search_look_through(s, rows[i], wish, visit_best);
     }
-    add_sums(s);
-    add_sums(&plain);
-    offer(s, &plain.best);
+    search_add_sums(s);
+    search_add_sums(&plain);
+    search_offer(s, &plain.best);
 }
 
 static double ms_per_text(const struct search *s)
@@ -531,7 +531,7 @@ static void search_texts(struct search *s, uint32_t most, uint32_t least, const 
     for (uint32_t rows = most; rows >= least; rows--) {
         struct search these = *s;
         these.found = false;
-        look_through(&these, rows, wish, visit_plain);
+        search_look_through(&these, rows, wish, visit_plain);
         const double ms = these.found ? ms_per_text(&these) : 0;
         if (these.found && (!s->found || ms < 0.999 * best_ms))
             *s = these, best_ms = ms;
@@ -573,9 +573,9 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                       : list_rows(rows, setting->part_rows,
                                                   plan_joined_rows(&setting->goal, &model->config), wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
-        look_through(&s, rows[i], wish, visit_plain);
+        search_look_through(&s, rows[i], wish, visit_plain);
     for (uint32_t i = 0; i < n_rows; i++)
-        look_through(&s, rows[i], wish, visit_segments);
+        search_look_through(&s, rows[i], wish, visit_segments);
     if (generates)
         search_texts(&s, wish->microbatch ? wish->microbatch : setting->part_rows,
                      wish->microbatch ? wish->microbatch : 1, wish);

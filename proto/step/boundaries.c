@@ -16,7 +16,7 @@ static bool is_fp32(const struct layer_pass *visit)
 }
 
 /* to = from, both of the device's type. */
-static void copy(const struct layer_pass *visit, const struct device_operand *o, void *to, const void *from)
+static void boundaries_copy(const struct layer_pass *visit, const struct device_operand *o, void *to, const void *from)
 {
     visit->ops->dropout_add(visit->dev, &(struct device_dropout_add){.n_rows = 1,
                                                                      .n_tokens = o->n / o->shape->columns,
@@ -31,7 +31,7 @@ void *device_operand_enter(const struct layer_pass *visit, const struct device_o
         return o->stored;
     if (o->is->loads && !o->is->stores) {
         if (is_fp32(visit))
-            copy(visit, o, o->narrow, o->stored);
+            boundaries_copy(visit, o, o->narrow, o->stored);
         else
             visit->ops->round_half(visit->dev, &(struct device_round_half){o->narrow, o->stored, o->n,
                                                                            visit->setting->goal.precision});
@@ -44,7 +44,7 @@ void device_operand_leave(const struct layer_pass *visit, const struct device_op
     if (!o->is->stores || made == o->stored)
         return;
     if (!o->shape->wide) {
-        copy(visit, o, o->stored, made);
+        boundaries_copy(visit, o, o->stored, made);
         return;
     }
     if (o->is->begins)
@@ -65,8 +65,8 @@ static bool has_sum(const struct device_pass *pass, const struct layer_pass *vis
 }
 
 /* Offset of what is stored of an operand for the run's first row. */
-static uint64_t place_of(const struct device_pass *pass, const struct layer_pass *visit, const struct model_operand *o,
-                         uint32_t run)
+static uint64_t boundaries_place_of(const struct device_pass *pass, const struct layer_pass *visit,
+                                    const struct model_operand *o, uint32_t run)
 {
     const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
@@ -130,7 +130,7 @@ static struct device_move move_of(const struct device_pass *pass, const struct l
     const bool on_host = plan_is_on_host(plan, shape), shared = shape->domain == PROGRAM_PART;
 
     struct device_move m = {.operand = {.is = o, .shape = shape, .n = shape->columns},
-                            .first = place_of(pass, visit, o, run),
+                            .first = boundaries_place_of(pass, visit, o, run),
                             .row_bytes = shared ? 0
                                                 : plan_shape_elements(shape, 1, pass->n_tokens) *
                                                       plan_element_bytes(plan, shape),
@@ -211,8 +211,8 @@ static void move_to(struct device_moves *moves, const struct device_pass *pass, 
     }
 }
 
-static void record(const struct device_pass *pass, const struct layer_pass *visit, uint64_t since, const char *what,
-                   size_t bytes)
+static void boundaries_record(const struct device_pass *pass, const struct layer_pass *visit, uint64_t since,
+                              const char *what, size_t bytes)
 {
     char name[MODEL_NAME_BYTES];
 
@@ -222,22 +222,22 @@ static void record(const struct device_pass *pass, const struct layer_pass *visi
                   (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
 }
 
-static void upload(const struct device_pass *pass, const struct layer_pass *visit, void *to, uint64_t place,
-                   size_t bytes)
+static void boundaries_upload(const struct device_pass *pass, const struct layer_pass *visit, void *to, uint64_t place,
+                              size_t bytes)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
 
     visit->ops->upload(visit->dev, to, (const char *)pass->worker->stash + place, bytes);
-    record(pass, visit, since, "upload tile", bytes);
+    boundaries_record(pass, visit, since, "upload tile", bytes);
 }
 
-static void download(const struct device_pass *pass, const struct layer_pass *visit, uint64_t place, const void *from,
-                     size_t bytes)
+static void boundaries_download(const struct device_pass *pass, const struct layer_pass *visit, uint64_t place,
+                                const void *from, size_t bytes)
 {
     const uint64_t since = trace_begin(pass->worker->trace);
 
     visit->ops->download(visit->dev, (char *)pass->worker->stash + place, from, bytes);
-    record(pass, visit, since, "download tile", bytes);
+    boundaries_record(pass, visit, since, "download tile", bytes);
 }
 
 /* Mark of the last write of the microbatch that begins at this row of the share. */
@@ -279,22 +279,23 @@ static void enter_sum(struct device_pass *pass, struct layer_pass *visit, uint32
     visit->at[MODEL_INPUT_GRADIENT][0] =
         device_pass_address(pass, on_host ? plan->input[pass->tile] : place_of_rounded(pass, visit, run, row));
     if (on_host && !visit->top)
-        upload(pass, visit, visit->gradient_sum, place_of_sum(pass, visit, run, row), sum_bytes(visit));
+        boundaries_upload(pass, visit, visit->gradient_sum, place_of_sum(pass, visit, run, row), sum_bytes(visit));
 }
 
 static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row)
 {
     if (!visit->bottom)
-        download(pass, visit, place_of_sum(pass, visit, run, row), visit->gradient_sum, sum_bytes(visit));
+        boundaries_download(pass, visit, place_of_sum(pass, visit, run, row), visit->gradient_sum, sum_bytes(visit));
     else
-        download(pass, visit, place_of_rounded(pass, visit, run, row), visit->at[MODEL_INPUT_GRADIENT][0],
-                 layer_tokens(visit) * visit->model->config.width * number_bytes(visit->setting->goal.precision));
+        boundaries_download(pass, visit, place_of_rounded(pass, visit, run, row), visit->at[MODEL_INPUT_GRADIENT][0],
+                            layer_tokens(visit) * visit->model->config.width *
+                                number_bytes(visit->setting->goal.precision));
 }
 
 /* ---- entering and leaving ---- */
 
 /* What is moved of a microbatch. */
-static size_t bytes_of(const struct layer_pass *visit, const struct device_move *m)
+static size_t boundaries_bytes_of(const struct layer_pass *visit, const struct device_move *m)
 {
     return m->shared ? 0
                      : plan_shape_elements(m->operand.shape, visit->n_rows, visit->n_tokens) *
@@ -306,7 +307,7 @@ static void upload_moves(const struct device_pass *pass, const struct layer_pass
 {
     for (const struct device_move *m = first; m < end; m++)
         if (m->loads)
-            upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
+            boundaries_upload(pass, visit, m->operand.stored, m->place, boundaries_bytes_of(visit, m));
 }
 
 static void set_addresses(struct layer_pass *visit, const struct device_moves *moves)
@@ -359,8 +360,9 @@ static void download_moves(const struct device_pass *pass, const struct layer_pa
     for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         const struct model_operand *o = m->operand.is;
         if (m->stores)
-            download(pass, visit, m->place, m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
-                     bytes_of(visit, m));
+            boundaries_download(pass, visit, m->place,
+                                m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
+                                boundaries_bytes_of(visit, m));
     }
 }
 

@@ -50,13 +50,13 @@ void clock_compute(struct device *dev, double seconds)
 
 /* ---- memory and queues ---- */
 
-static int find(unsigned *index, const char *id, struct error *err)
+static int clock_find(unsigned *index, const char *id, struct error *err)
 {
     (void)index, (void)id;
     return error_set(err, -ENODEV, "a clock is no device");
 }
 
-static int probe(unsigned index, struct device_facts *facts, struct error *err)
+static int clock_probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     (void)index, (void)facts;
     return error_set(err, -ENODEV, "a clock is no device");
@@ -74,56 +74,56 @@ static void close(struct device *dev)
     (void)dev;
 }
 
-static void count(struct device *dev, uint64_t *done)
+static void clock_count(struct device *dev, uint64_t *done)
 {
     (void)dev, (void)done;
 }
 
-static void *arena(struct device *dev)
+static void *clock_arena(struct device *dev)
 {
     (void)dev;
     return CLOCK_ADDRESS;
 }
 
-static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+static int clock_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
 {
     (void)dev, (void)host, (void)bytes, (void)writable, (void)err;
     return 0;
 }
 
-static void unlend(struct device *dev, const void *host)
+static void clock_unlend(struct device *dev, const void *host)
 {
     (void)dev, (void)host;
 }
 
-static void copy(struct device *dev, enum plan_queue queue, size_t bytes)
+static void clock_copy(struct device *dev, enum plan_queue queue, size_t bytes)
 {
     give(dev, queue, (double)bytes / dev->meter.profile->link_bytes_per_s, (double)bytes * (1 + dev->n_beside));
 }
 
-static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+static void clock_upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
     (void)dst, (void)host;
-    copy(dev, PLAN_QUEUE_PULL, bytes);
+    clock_copy(dev, PLAN_QUEUE_PULL, bytes);
 }
 
-static void download(struct device *dev, void *host, const void *src, size_t bytes)
+static void clock_download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     (void)host, (void)src;
-    copy(dev, PLAN_QUEUE_PUSH, bytes);
+    clock_copy(dev, PLAN_QUEUE_PUSH, bytes);
 }
 
-static uint64_t mark(struct device *dev, enum device_queue queue)
+static uint64_t clock_mark(struct device *dev, enum device_queue queue)
 {
     return plan_queues_mark(&dev->queues, queue_of(queue));
 }
 
-static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t of_other)
+static void clock_follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t of_other)
 {
     plan_queues_follow(&dev->queues, queue_of(queue), queue_of(other), of_other);
 }
 
-static int finish(struct device *dev, enum device_queue queue, uint64_t of_queue)
+static int clock_finish(struct device *dev, enum device_queue queue, uint64_t of_queue)
 {
     return wait(dev, queue_of(queue), of_queue);
 }
@@ -137,7 +137,7 @@ static int sync(struct device *dev)
     return rc;
 }
 
-static int fault(struct device *dev, struct error *err)
+static int clock_fault(struct device *dev, struct error *err)
 {
     (void)dev;
     return error_set(err, -EIO, "out of memory for the queues' tasks");
@@ -145,27 +145,27 @@ static int fault(struct device *dev, struct error *err)
 
 /* ---- operations ---- */
 
-static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+static void clock_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     (void)dev, (void)op;
     *out = (struct products_candidates){0};
 }
 
-static int choose(struct device *dev, const struct products *products, struct error *err)
+static int clock_choose(struct device *dev, const struct products *products, struct error *err)
 {
     (void)dev, (void)products, (void)err;
     return 0;
 }
 
-static void prepare_attention(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways,
-                              size_t n, char told[DEVICE_TOLD])
+static void clock_prepare_attention(struct device *dev, const struct device_attention *ops,
+                                    const enum plan_attention *ways, size_t n, char told[DEVICE_TOLD])
 {
     (void)dev, (void)ops, (void)ways, (void)n;
     told[0] = 0;
 }
 
-static void prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
-                           char told[DEVICE_TOLD])
+static void clock_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
+                                 char told[DEVICE_TOLD])
 {
     (void)dev, (void)ops, (void)n, (void)convolution;
     told[0] = 0;
@@ -179,23 +179,23 @@ static void on_call(struct device *dev, struct call *call)
 CALL_TABLE(on_call)
 
 const struct device_ops device_clock = {.name = "clock",
-                                        .find = find,
-                                        .probe = probe,
+                                        .find = clock_find,
+                                        .probe = clock_probe,
                                         .open = open,
                                         .close = close,
-                                        .count = count,
-                                        .arena = arena,
-                                        .lend = lend,
-                                        .unlend = unlend,
-                                        .upload = upload,
-                                        .download = download,
-                                        .mark = mark,
-                                        .follow = follow,
-                                        .finish = finish,
+                                        .count = clock_count,
+                                        .arena = clock_arena,
+                                        .lend = clock_lend,
+                                        .unlend = clock_unlend,
+                                        .upload = clock_upload,
+                                        .download = clock_download,
+                                        .mark = clock_mark,
+                                        .follow = clock_follow,
+                                        .finish = clock_finish,
                                         .sync = sync,
-                                        .fault = fault,
-                                        .propose = propose,
-                                        .choose = choose,
-                                        .prepare_attention = prepare_attention,
-                                        .prepare_conv2d = prepare_conv2d,
+                                        .fault = clock_fault,
+                                        .propose = clock_propose,
+                                        .choose = clock_choose,
+                                        .prepare_attention = clock_prepare_attention,
+                                        .prepare_conv2d = clock_prepare_conv2d,
                                         DEVICE_CALLS(CALL_ROW)};

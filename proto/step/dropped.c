@@ -3,7 +3,7 @@
 #include "proto/plan/memory/values.h"
 #include "proto/step/layers.h"
 
-static const struct model_shape *shape_of(const struct layer_pass *pass, uint32_t value)
+static const struct model_shape *dropped_shape_of(const struct layer_pass *pass, uint32_t value)
 {
     return &pass->model->values.shapes[pass->model->values.of[value].shape];
 }
@@ -14,9 +14,9 @@ static size_t elements(const struct layer_pass *pass, const struct model_shape *
     return plan_shape_elements(shape, pass->n_rows, pass->n_tokens);
 }
 
-static void copy(const struct layer_pass *pass, void *to, const void *from)
+static void dropped_copy(const struct layer_pass *pass, void *to, const void *from)
 {
-    const struct model_shape *shape = shape_of(pass, pass->edges->reads[0]);
+    const struct model_shape *shape = dropped_shape_of(pass, pass->edges->reads[0]);
     const struct device_dropout_add op = {
         .n_rows = 1, .n_tokens = elements(pass, shape), .n = shape->columns, .h = from, .y = to};
 
@@ -24,16 +24,16 @@ static void copy(const struct layer_pass *pass, void *to, const void *from)
         pass->ops->dropout_add(pass->dev, &op);
 }
 
-static void forward(const struct layer_pass *pass)
+static void dropped_forward(const struct layer_pass *pass)
 {
-    copy(pass, pass->at[MODEL_OUTPUT][0], pass->at[MODEL_INPUT][0]);
+    dropped_copy(pass, pass->at[MODEL_OUTPUT][0], pass->at[MODEL_INPUT][0]);
 }
 
 /* Begins the gradient of an input with zeros, where the layer would be the first to add to it. Small ones are zero by
  * now. */
 static void clear_gradient(const struct layer_pass *pass, uint32_t input)
 {
-    const struct model_shape *shape = shape_of(pass, pass->edges->reads[input]);
+    const struct model_shape *shape = dropped_shape_of(pass, pass->edges->reads[input]);
     void *const gradient = pass->at[MODEL_INPUT_GRADIENT][input];
     const size_t n = elements(pass, shape) * shape->columns;
 
@@ -42,13 +42,13 @@ static void clear_gradient(const struct layer_pass *pass, uint32_t input)
 }
 
 /* Nobody reads the gradient below the lowest trained layer. */
-static void backward(const struct layer_pass *pass)
+static void dropped_backward(const struct layer_pass *pass)
 {
     if (pass->lowest)
         return;
-    copy(pass, pass->at[MODEL_INPUT_GRADIENT][0], pass->at[MODEL_OUTPUT_GRADIENT][0]);
+    dropped_copy(pass, pass->at[MODEL_INPUT_GRADIENT][0], pass->at[MODEL_OUTPUT_GRADIENT][0]);
     for (uint32_t i = 1; i < pass->edges->n_reads; i++)
         clear_gradient(pass, i);
 }
 
-const struct layer_ops layer_dropped = {forward, backward};
+const struct layer_ops layer_dropped = {dropped_forward, dropped_backward};

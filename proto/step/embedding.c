@@ -11,7 +11,7 @@ struct table {
     uint64_t first, n;
 };
 
-static struct table table_of(const struct layer_pass *pass)
+static struct table embedding_table_of(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
 
@@ -41,7 +41,7 @@ static struct table reached(const struct operation_span *span, const struct tabl
 }
 
 /* In the weights' type, as in transformers. */
-static float scale_of(const struct layer_pass *pass)
+static float embedding_scale_of(const struct layer_pass *pass)
 {
     const float scale = pass->model->embedding.scale;
     const enum number_type type = pass->setting->goal.precision;
@@ -65,13 +65,13 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
                                  .table = pass->weights,
                                  .narrow = is_narrow(pass),
                                  .y = pass->at[MODEL_OUTPUT][0],
-                                 .scale = scale_of(pass),
+                                 .scale = embedding_scale_of(pass),
                                  .y_gradient = pass->at[MODEL_OUTPUT_GRADIENT][0],
                                  .table_gradient = pass->contribution};
 }
 
 /* Drops elements of x, or of its gradient, in place. */
-static void drop(const struct layer_pass *pass, void *x)
+static void embedding_drop(const struct layer_pass *pass, void *x)
 {
     const struct program_dropout *dropout = &pass->model->embedding.dropout;
     const struct operation_run r = {.drops = pass->dropout,
@@ -204,7 +204,7 @@ static void each_id(const struct layer_pass *pass, const struct table *table, bo
 
 static void forward(const struct layer_pass *pass)
 {
-    const struct table table = table_of(pass);
+    const struct table table = embedding_table_of(pass);
 
     switch (table.of->by) {
     case MODEL_BY_TOKEN:
@@ -219,7 +219,7 @@ static void forward(const struct layer_pass *pass)
         break;
     }
     if (pass->top)
-        drop(pass, pass->at[MODEL_OUTPUT][0]);
+        embedding_drop(pass, pass->at[MODEL_OUTPUT][0]);
 }
 
 /* The row of padding gets no gradient from here. A tied head's is a contribution of its own. */
@@ -234,10 +234,10 @@ static void leave_padding_out(const struct layer_pass *pass, const struct table 
 
 static void backward(const struct layer_pass *pass)
 {
-    const struct table table = table_of(pass);
+    const struct table table = embedding_table_of(pass);
 
     if (pass->top)
-        drop(pass, pass->at[MODEL_OUTPUT_GRADIENT][0]);
+        embedding_drop(pass, pass->at[MODEL_OUTPUT_GRADIENT][0]);
     if (!pass->contribution)
         return;
     if (pass->fresh)

@@ -58,8 +58,8 @@ static struct place place_of_end(const struct tiles *t, uint32_t end)
 }
 
 /* n tokens. */
-static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights,
-                                 uint32_t n)
+static struct layer_pass generate_pass_of(const struct tiles *t, uint32_t visit,
+                                          const struct device_weights_at *weights, uint32_t n)
 {
     struct layer_pass p = layer_pass_of(t->worker, visit);
 
@@ -96,8 +96,8 @@ static struct device_operand operand_of(const struct layer_pass *pass, const str
 }
 
 /* The layer over its tokens. */
-static void run_layer(const struct layer_ops *const *layers, struct layer_pass *pass, struct place from,
-                      struct place to)
+static void generate_run_layer(const struct layer_ops *const *layers, struct layer_pass *pass, struct place from,
+                               struct place to)
 {
     const struct model_passage *passage = &pass->model->values.passages[pass->edges->passage];
     struct device_operand operands[MODEL_OPERANDS];
@@ -122,16 +122,16 @@ static void run_sources(const struct tiles *t, uint32_t visit, const struct devi
 
     for (uint32_t i = 0; i < t->n_spans; i++) {
         const struct place place = place_of_span(t, i);
-        struct layer_pass pass = pass_of(t, visit, weights, t->spans[i].n);
+        struct layer_pass pass = generate_pass_of(t, visit, weights, t->spans[i].n);
         pass.ids = (const uint32_t *)address(w, w->plan.ids) + t->spans[i].at;
         if (layer->kind == MODEL_BLOCK)
             pass.source = (char *)t->spans[i].cache + plan_source_cache(&w->plan, layer);
-        run_layer(w->layers, &pass, place, place);
+        generate_run_layer(w->layers, &pass, place, place);
     }
 }
 
 /* As many spans at a time as the backend joins and the workspace has room for. */
-static void run_spans(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
+static void generate_run_spans(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = t->worker;
     const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
@@ -155,11 +155,11 @@ static void run_spans(const struct tiles *t, uint32_t visit, const struct device
             n_tokens += spans[n].n;
         }
         const struct place place = place_of_span(t, first);
-        struct layer_pass pass = pass_of(t, visit, weights, n_tokens);
+        struct layer_pass pass = generate_pass_of(t, visit, weights, n_tokens);
         pass.ids = (const uint32_t *)address(w, w->plan.ids) + at;
         pass.spans = spans;
         pass.n_spans = n;
-        run_layer(w->layers, &pass, place, place);
+        generate_run_layer(w->layers, &pass, place, place);
     }
 }
 
@@ -176,9 +176,9 @@ static void run_ends(const struct tiles *t, uint32_t visit, const struct device_
         const struct place place = place_of_end(t, end);
         struct place last = place_of_span(t, span);
         last.token += t->spans[span].n - 1;
-        struct layer_pass pass = pass_of(t, visit, weights, n);
+        struct layer_pass pass = generate_pass_of(t, visit, weights, n);
         pass.logits = (float *)address(w, w->plan.logits) + end * w->plan.logits_stride;
-        run_layer(w->layers, &pass, gathers ? last : place, place);
+        generate_run_layer(w->layers, &pass, gathers ? last : place, place);
     }
 }
 
@@ -193,7 +193,7 @@ static void skip_encoder(struct device_weights *weights, const struct model *mod
     weights->n_visits -= weights->n_skipped;
 }
 
-static int run_layers(struct tiles *t)
+static int generate_run_layers(struct tiles *t)
 {
     struct device_worker *w = t->worker;
 
@@ -215,7 +215,7 @@ static int run_layers(struct tiles *t)
         else if (model_is_above_blocks(&w->model, &w->model.layers[w->model.visit_layers[visit]]))
             run_ends(t, visit, &weights);
         else
-            run_spans(t, visit, &weights);
+            generate_run_spans(t, visit, &weights);
     }
     return 0;
 }
@@ -246,7 +246,7 @@ static bool take_sources(struct tiles *t)
 }
 
 /* Takes the next tile of each row. False: no row has tokens left. */
-static bool take_tiles(struct tiles *t)
+static bool generate_take_tiles(struct tiles *t)
 {
     const struct device_worker *w = t->worker;
     const uint32_t most = plan_row_tile(&w->plan);
@@ -286,7 +286,7 @@ static int wait_ids(struct tiles *t)
 
 /* Checks and uses a copy of the ids, as the client can write its own at any time. Everything uploaded for this pass,
  * including weights, waits until the previous pass is done. */
-static int load_ids(struct tiles *t, struct error *err)
+static int generate_load_ids(struct tiles *t, struct error *err)
 {
     struct device_worker *w = t->worker;
     const struct model_config *c = &w->model.config;
@@ -343,16 +343,16 @@ static int run_tiles(struct tiles *t, struct error *err)
         w->loaded = rc == 0;
     }
     if (rc == 0 && take_sources(t)) {
-        rc = load_ids(t, err);
+        rc = generate_load_ids(t, err);
         if (rc == 0)
-            rc = run_layers(t);
+            rc = generate_run_layers(t);
         for (uint32_t i = 0; rc == 0 && i < t->n_spans; i++)
             w->n_source[t->rows[i]] = t->spans[i].n;
     }
-    while (rc == 0 && take_tiles(t)) {
-        rc = load_ids(t, err);
+    while (rc == 0 && generate_take_tiles(t)) {
+        rc = generate_load_ids(t, err);
         if (rc == 0)
-            rc = run_layers(t);
+            rc = generate_run_layers(t);
         if (rc != 0)
             break;
         give_logits(t);
@@ -377,7 +377,7 @@ static void copy_cache(const struct device_worker *w, uint32_t to, uint32_t from
 }
 
 /* Keys and values from each row's first new token on are replaced, or will have to be. */
-static void forget(struct device_worker *w, const struct device_run *run)
+static void generate_forget(struct device_worker *w, const struct device_run *run)
 {
     for (uint32_t row = 0; row < run->n_rows; row++)
         if (run->rows[row].n > 0)
@@ -397,7 +397,8 @@ static void copy_caches(struct device_worker *w, const struct device_run *run)
 }
 
 /* A target has a source: one that runs now, before its first token, or that has run. */
-static int check_source(const struct device_worker *w, const struct plan_tokens *row, uint32_t index, struct error *err)
+static int generate_check_source(const struct device_worker *w, const struct plan_tokens *row, uint32_t index,
+                                 struct error *err)
 {
     const struct plan_goal *goal = &w->plan.setting.goal;
 
@@ -411,7 +412,7 @@ static int check_source(const struct device_worker *w, const struct plan_tokens 
     return 0;
 }
 
-static int check_rows(const struct device_worker *w, const struct device_run *run, struct error *err)
+static int generate_check_rows(const struct device_worker *w, const struct device_run *run, struct error *err)
 {
     const struct plan *plan = &w->plan;
     bool any = false;
@@ -427,7 +428,7 @@ static int check_rows(const struct device_worker *w, const struct device_run *ru
         if (row->n > 0 && (row->first > w->n_run[row->from] || row->n > plan->setting.goal.seq - row->first))
             return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", row->first,
                              (unsigned long long)row->first + row->n, w->n_run[row->from], plan->setting.goal.seq);
-        if (row->n > 0 && check_source(w, row, i, err))
+        if (row->n > 0 && generate_check_source(w, row, i, err))
             return -EINVAL;
     }
     return any ? 0 : error_set(err, -EINVAL, "no row has tokens to run");
@@ -436,16 +437,16 @@ static int check_rows(const struct device_worker *w, const struct device_run *ru
 int device_worker_generate(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
                            void *context, struct error *err)
 {
-    int rc = check_rows(worker, run, err);
+    int rc = generate_check_rows(worker, run, err);
 
     if (rc != 0)
         return rc;
     struct tiles t = {.worker = worker, .run = run, .link = link, .context = context};
-    forget(worker, run);
+    generate_forget(worker, run);
     copy_caches(worker, run);
     rc = run_tiles(&t, err);
     if (rc != 0)
-        forget(worker, run);
+        generate_forget(worker, run);
     if (rc == -EIO || worker->ops->sync(worker->dev) != 0)
         return worker->ops->fault(worker->dev, err);
     return rc;

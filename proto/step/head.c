@@ -38,7 +38,7 @@ static const float *bias_of(const struct layer_pass *pass)
     return pass->at[MODEL_INPUT][BIAS];
 }
 
-static struct chunk chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
+static struct chunk head_chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
 {
     const struct model_piece *piece = &pass->model->pieces[unit->first_piece];
 
@@ -52,7 +52,7 @@ static struct chunk chunk_of(const struct layer_pass *pass, const struct model_u
 /* Chunk i of a head in one pass. */
 static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
 {
-    struct chunk chunk = chunk_of(pass, pass->chunks[i].unit);
+    struct chunk chunk = head_chunk_of(pass, pass->chunks[i].unit);
 
     chunk.weights = pass->chunks[i].weights;
     chunk.contribution = pass->chunks[i].contribution;
@@ -71,7 +71,7 @@ static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t to
 
 /* Tokens first .. first+m-1: logits (m, n) into `to`. Those that are generated from have the plan's stride, and are not
  * padded; where the family caps logits, these are capped here, and others as they are read. */
-static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
+static void head_multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
     const size_t width = pass->model->config.width;
     const size_t stride = pass->logits ? pass->plan->logits_stride : chunk.padded;
@@ -94,8 +94,8 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
 }
 
 /* For tokens first .. first+m-1. */
-static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
-                                                    size_t first, size_t m)
+static struct device_cross_entropy head_cross_entropy_of(const struct layer_pass *pass, struct chunk chunk,
+                                                         float *logits, size_t first, size_t m)
 {
     const float *bias = bias_of(pass);
 
@@ -129,7 +129,7 @@ static struct device_squared_error squared_error_of(const struct layer_pass *pas
 
 static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
 {
-    const struct device_cross_entropy op = cross_entropy_of(pass, chunk, logits, first, m);
+    const struct device_cross_entropy op = head_cross_entropy_of(pass, chunk, logits, first, m);
 
     pass->ops->log_sum_exp(pass->dev, &op);
 }
@@ -149,7 +149,7 @@ static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, c
 }
 
 /* What forward takes from the logits of tokens first .. first+m-1. */
-static void read_logits(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+static void head_read_logits(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
 {
     const struct device_squared_error op = squared_error_of(pass, chunk, logits, first, m);
 
@@ -175,9 +175,9 @@ static void judge_pairs(const struct layer_pass *pass)
 }
 
 /* Logits become their gradient. */
-static void differentiate(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+static void head_differentiate(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
 {
-    const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, logits, first, m);
+    const struct device_cross_entropy softmax = head_cross_entropy_of(pass, chunk, logits, first, m);
     const struct device_squared_error square = squared_error_of(pass, chunk, logits, first, m);
 
     if (pass->model->config.regression)
@@ -187,7 +187,7 @@ static void differentiate(const struct layer_pass *pass, struct chunk chunk, flo
 }
 
 /* The bias's gradient += column sums of g (m, n). */
-static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m)
+static void head_sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m)
 {
     float *const sum = (float *)pass->at[MODEL_INPUT_GRADIENT][BIAS] + chunk.first;
 
@@ -196,8 +196,8 @@ static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const fl
 
 /* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; g (m, n)
  * is the gradient of the logits of tokens first .. first+m-1, in their place. Computes only what is needed. */
-static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
-                          size_t m)
+static void head_tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
+                               size_t m)
 {
     const size_t width = pass->model->config.width,
                  g_stride = chunk.padded * device_wide(pass->setting->goal.precision);
@@ -229,13 +229,13 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                           .over_rows = true,
                                           .beta = pass->fresh && first == 0 ? 0 : 1};
 
-    differentiate(pass, chunk, g, first, m);
+    head_differentiate(pass, chunk, g, first, m);
     if (!pass->lowest)
         pass->ops->matmul(pass->dev, &input);
     if (chunk.contribution)
         pass->ops->matmul(pass->dev, &weights);
     if (pass->at[MODEL_INPUT_GRADIENT][BIAS])
-        sum_bias(pass, chunk, g, g_stride, m);
+        head_sum_bias(pass, chunk, g, g_stride, m);
 }
 
 /* All chunks of one tile: logits side by side, then backward from the top chunk down. */
@@ -246,15 +246,15 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
 
     for (uint32_t i = 0; i < pass->layer->n_visits; i++) {
         const struct chunk chunk = chunk_at(pass, i);
-        multiply(pass, chunk, first, m, logits);
-        read_logits(pass, chunk, logits, first, m);
+        head_multiply(pass, chunk, first, m, logits);
+        head_read_logits(pass, chunk, logits, first, m);
         logits += m * chunk.padded;
     }
     float *const sum = pass->plan->head_sums ? logits : NULL; /* after all logits */
     for (uint32_t i = pass->layer->n_visits; i-- > 0;) {
         const struct chunk chunk = chunk_at(pass, i);
         logits -= m * chunk.padded;
-        tile_backward(pass, chunk, logits, sum, first, m);
+        head_tile_backward(pass, chunk, logits, sum, first, m);
     }
     if (sum && !pass->lowest)
         pass->ops->round_half(pass->dev,
@@ -263,14 +263,14 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
                                                           sum, m * width, pass->setting->goal.precision});
 }
 
-static void forward(const struct layer_pass *pass)
+static void head_forward(const struct layer_pass *pass)
 {
-    const struct chunk chunk = chunk_of(pass, pass->unit);
+    const struct chunk chunk = head_chunk_of(pass, pass->unit);
     const size_t tokens = predicted_tokens(pass);
 
     if (pass->logits) {
         assert(!bias_of(pass)); /* families with a bias do not generate */
-        multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
+        head_multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
         return;
     }
     for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
@@ -278,8 +278,8 @@ static void forward(const struct layer_pass *pass)
         if (pass->chunks) {
             tile_in_one_pass(pass, first, m);
         } else {
-            multiply(pass, chunk, first, m, pass->workspace);
-            read_logits(pass, chunk, pass->workspace, first, m);
+            head_multiply(pass, chunk, first, m, pass->workspace);
+            head_read_logits(pass, chunk, pass->workspace, first, m);
         }
     }
     if (pass->top && !pass->model->config.regression)
@@ -288,20 +288,20 @@ static void forward(const struct layer_pass *pass)
         judge_pairs(pass);
 }
 
-static void backward(const struct layer_pass *pass)
+static void head_backward(const struct layer_pass *pass)
 {
-    const struct chunk chunk = chunk_of(pass, pass->unit);
+    const struct chunk chunk = head_chunk_of(pass, pass->unit);
     const size_t tokens = predicted_tokens(pass), width = pass->model->config.width;
     float *const sum = pass->gradient_sum;
 
     for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
         const size_t m = tile_tokens(pass, first, tokens);
-        multiply(pass, chunk, first, m, pass->workspace);
-        tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
+        head_multiply(pass, chunk, first, m, pass->workspace);
+        head_tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
     if (sum && pass->bottom && !pass->lowest)
         pass->ops->round_half(pass->dev, &(struct device_round_half){pass->at[MODEL_INPUT_GRADIENT][STREAM], sum,
                                                                      tokens * width, pass->setting->goal.precision});
 }
 
-const struct layer_ops layer_head = {forward, backward};
+const struct layer_ops layer_head = {head_forward, head_backward};

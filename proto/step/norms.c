@@ -4,7 +4,7 @@
 
 #include "proto/model/norms.h"
 
-static const struct model_unit *unit_at(const struct device_pass *pass, uint32_t place)
+static const struct model_unit *norms_unit_at(const struct device_pass *pass, uint32_t place)
 {
     const struct model *model = &pass->worker->model;
 
@@ -18,7 +18,7 @@ static uint32_t set_at(const struct device_pass *pass, uint32_t place)
 
 static bool has_norms(const struct device_pass *pass, uint32_t place)
 {
-    return pass->norms && unit_at(pass, place)->n_norm_maps > 0;
+    return pass->norms && norms_unit_at(pass, place)->n_norm_maps > 0;
 }
 
 /* A set has (runs, the unit's maps, part_rows, seq) numbers. */
@@ -26,7 +26,7 @@ static uint16_t *norms_of(const struct device_pass *pass, uint32_t place, uint32
 {
     uint16_t *first = device_pass_address(pass, pass->worker->plan.norms[set_at(pass, place)]);
 
-    return first + run * unit_at(pass, place)->n_norms;
+    return first + run * norms_unit_at(pass, place)->n_norms;
 }
 
 void device_norms_next(struct device_pass *pass, uint32_t place)
@@ -37,7 +37,7 @@ void device_norms_next(struct device_pass *pass, uint32_t place)
 
     if (!has_norms(pass, place))
         return;
-    const struct model_unit *unit = unit_at(pass, place);
+    const struct model_unit *unit = norms_unit_at(pass, place);
     w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, pass->norms_used[set_at(pass, place)]);
     for (uint32_t run = 0; run < pass->n_runs; run++)
         for (uint32_t i = 0; i < unit->n_norm_maps; i++) {

@@ -9,19 +9,19 @@
 
 #include <assert.h>
 
-static uint32_t visit_of(const struct device_pass *pass, uint32_t n)
+static uint32_t offers_visit_of(const struct device_pass *pass, uint32_t n)
 {
     return pass->worker->contributing[n / pass->n_runs];
 }
 
-static uint32_t part_of(const struct device_pass *pass, uint32_t n)
+static uint32_t offers_part_of(const struct device_pass *pass, uint32_t n)
 {
     return pass->parts[n % pass->n_runs];
 }
 
-static const struct model_unit *unit_of(const struct device_pass *pass, uint32_t n)
+static const struct model_unit *offers_unit_of(const struct device_pass *pass, uint32_t n)
 {
-    return &pass->worker->model.units[pass->worker->model.visits[device_pass_home(pass, visit_of(pass, n))]];
+    return &pass->worker->model.units[pass->worker->model.visits[device_pass_home(pass, offers_visit_of(pass, n))]];
 }
 
 /* Number of contributions, from the first, that have a place of their own. */
@@ -31,7 +31,7 @@ static uint32_t count_apart(const struct device_pass *pass)
 }
 
 /* The others alternate between the sums. */
-static uint32_t sum_of(const struct device_pass *pass, uint32_t n)
+static uint32_t offers_sum_of(const struct device_pass *pass, uint32_t n)
 {
     return (n - count_apart(pass)) % pass->worker->plan.n_sums;
 }
@@ -43,12 +43,13 @@ float *device_offers_sum(const struct device_pass *pass, uint32_t n)
     const uint32_t bottom = plan_head(model)->first_visit;
 
     if (n >= count_apart(pass))
-        return device_pass_address(pass, plan->contribution[sum_of(pass, n)]);
-    return device_pass_address(pass, plan_head_contribution(plan, model, n % pass->n_runs, visit_of(pass, n) - bottom));
+        return device_pass_address(pass, plan->contribution[offers_sum_of(pass, n)]);
+    return device_pass_address(pass, plan_head_contribution(plan, model, n % pass->n_runs,
+                                                            offers_visit_of(pass, n) - bottom));
 }
 
 /* The bf16 form, in the sum's place and a little before. */
-static uint16_t *rounded(const struct device_pass *pass, uint32_t n)
+static uint16_t *offers_rounded(const struct device_pass *pass, uint32_t n)
 {
     return (uint16_t *)((char *)device_offers_sum(pass, n) - pass->worker->plan.rounding_bytes);
 }
@@ -63,8 +64,8 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (is_rounded(pass))
-        w->ops->round_half(w->dev, &(struct device_round_half){rounded(pass, n), device_offers_sum(pass, n),
-                                                               model_contribution_end(unit_of(pass, n)),
+        w->ops->round_half(w->dev, &(struct device_round_half){offers_rounded(pass, n), device_offers_sum(pass, n),
+                                                               model_contribution_end(offers_unit_of(pass, n)),
                                                                w->plan.setting.goal.grad});
 }
 
@@ -83,7 +84,7 @@ void device_offers_begin(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (n >= count_apart(pass))
-        w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[sum_of(pass, n)]);
+        w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[offers_sum_of(pass, n)]);
 }
 
 static bool checks_memory(const struct device_pass *pass)
@@ -109,8 +110,8 @@ static int land(struct device_pass *pass)
 {
     struct device_offers *o = &pass->offers;
     struct device_offer first = o->flying[0];
-    const struct model_unit *unit = unit_of(pass, first.n);
-    const uint32_t visit = visit_of(pass, first.n), part = part_of(pass, first.n);
+    const struct model_unit *unit = offers_unit_of(pass, first.n);
+    const uint32_t visit = offers_visit_of(pass, first.n), part = offers_part_of(pass, first.n);
     const uint64_t n = model_slice_of(unit, first.slice).n;
     int rc = device_pass_finish(pass, DEVICE_PUSH, first.arrived);
 
@@ -139,20 +140,21 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
 {
     struct device_worker *w = pass->worker;
     struct device_offers *o = &pass->offers;
-    const struct model_unit *unit = unit_of(pass, o->next);
+    const struct model_unit *unit = offers_unit_of(pass, o->next);
     const struct model_slice slice = model_slice_of(unit, o->slice);
     const size_t each = number_bytes(w->plan.setting.goal.grad);
-    const char *from = is_rounded(pass) ? (char *)rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
+    const char *from =
+        is_rounded(pass) ? (char *)offers_rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
     const bool apart = o->next < count_apart(pass);
     struct device_offer offer = {.n = o->next, .slice = o->slice};
-    int rc = pass->link->take_slot(pass->context, visit_of(pass, o->next), part_of(pass, o->next), o->slice, wait,
-                                   &offer.slot);
+    int rc = pass->link->take_slot(pass->context, offers_visit_of(pass, o->next), offers_part_of(pass, o->next),
+                                   o->slice, wait, &offer.slot);
 
     *sent = rc == 0 && offer.slot;
     if (!*sent)
         return rc;
     offer.since = trace_begin(w->trace);
-    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[sum_of(pass, o->next)]);
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[offers_sum_of(pass, o->next)]);
     if (checks_memory(pass) && is_host_memory(pass))
         offer.sum = sum_slice(pass, from + model_slice_at(unit, &slice) * each, slice.n);
     w->ops->download(w->dev, offer.slot, from + model_slice_at(unit, &slice) * each, slice.n * each);
@@ -162,7 +164,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     if (++o->slice < unit->n_slices)
         return 0;
     if (!apart)
-        o->sent[sum_of(pass, o->next)] = offer.arrived;
+        o->sent[offers_sum_of(pass, o->next)] = offer.arrived;
     o->slice = 0;
     o->next++;
     return 0;
@@ -174,7 +176,7 @@ static uint32_t most_flying(const struct device_pass *pass)
 }
 
 /* Sends all contributions before `end`. */
-static int flush(struct device_pass *pass, uint32_t end)
+static int offers_flush(struct device_pass *pass, uint32_t end)
 {
     struct device_offers *o = &pass->offers;
     bool sent;
@@ -205,7 +207,7 @@ static uint64_t count_slices(const struct device_pass *pass)
     uint64_t n = 0;
 
     for (uint32_t i = o->next; i < o->n_made; i++)
-        n += unit_of(pass, i)->n_slices;
+        n += offers_unit_of(pass, i)->n_slices;
     return n - o->slice;
 }
 
@@ -231,7 +233,7 @@ int device_offers_go_on(struct device_pass *pass, uint32_t left)
         return 0;
     int rc = device_pass_tell_losses(pass);
     if (rc == 0 && left == 1 && count_in_the_way(pass) > count_apart(pass))
-        rc = flush(pass, count_in_the_way(pass));
+        rc = offers_flush(pass, count_in_the_way(pass));
     for (uint64_t due = (count_slices(pass) + left - 1) / left; rc == 0 && sent && due > 0; due--) {
         const bool full = o->n_flying == most_flying(pass);
         if (full && left > 1)
@@ -252,14 +254,14 @@ int device_offers_made(struct device_pass *pass)
 
     if (n >= count_apart(pass)) {
         round_sum(pass, n);
-        o->made[sum_of(pass, n)] = w->ops->mark(w->dev, DEVICE_COMPUTE);
+        o->made[offers_sum_of(pass, n)] = w->ops->mark(w->dev, DEVICE_COMPUTE);
     }
     return device_pass_overlaps(pass) ? 0 : device_offers_finish(pass);
 }
 
 int device_offers_finish(struct device_pass *pass)
 {
-    int rc = flush(pass, pass->offers.n_made);
+    int rc = offers_flush(pass, pass->offers.n_made);
 
     return rc ? rc : land_all(pass);
 }

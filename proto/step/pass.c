@@ -26,7 +26,7 @@ int device_pass_finish(const struct device_pass *pass, enum device_queue queue, 
 }
 
 /* Bytes of the device, which forward has written. */
-static int download(const struct device_pass *pass, void *to, const void *from, size_t bytes)
+static int pass_download(const struct device_pass *pass, void *to, const void *from, size_t bytes)
 {
     const struct device_worker *w = pass->worker;
 
@@ -57,9 +57,9 @@ static int add_pairs(struct device_pass *pass, uint32_t run, double *sum, struct
 
     for (size_t at = 0; rc == 0 && at < n_rows; at += MOST) {
         const size_t n = n_rows - at < MOST ? n_rows - at : MOST;
-        rc = download(pass, sums, log_p + at, n * sizeof *sums);
+        rc = pass_download(pass, sums, log_p + at, n * sizeof *sums);
         if (rc == 0)
-            rc = download(pass, given, references + at, n * sizeof *given);
+            rc = pass_download(pass, given, references + at, n * sizeof *given);
         for (size_t i = 0; rc == 0 && i < n; i += 2)
             *sum += preference_judge(rewards, &plan->setting.goal.preference, sums + i, given + i);
     }
@@ -82,7 +82,7 @@ static int add_microbatch(struct device_pass *pass, uint32_t run, uint32_t row, 
 
     for (size_t at = 0; rc == 0 && at < n; at += most) {
         const size_t here = n - at < most ? n - at : most;
-        rc = download(pass, chunk, losses + at, here * sizeof *chunk);
+        rc = pass_download(pass, chunk, losses + at, here * sizeof *chunk);
         for (size_t i = at; rc == 0 && i < at + here; i++)
             *sum += weights ? chunk[i - at] * (double)weights[i / tokens * pass->n_tokens + i % tokens] : chunk[i - at];
     }
@@ -111,7 +111,7 @@ int device_pass_take_log_p(struct device_pass *pass, float *out)
 
     for (size_t at = 0; rc == 0 && at < n; at += most) {
         const size_t here = n - at < most ? n - at : most;
-        rc = download(pass, chunk, log_p + at, here * sizeof *chunk);
+        rc = pass_download(pass, chunk, log_p + at, here * sizeof *chunk);
         for (size_t i = 0; rc == 0 && i < here; i++)
             out[at + i] = (float)chunk[i];
     }
@@ -130,7 +130,7 @@ static int take_row(struct device_pass *pass, uint32_t first, uint32_t row, floa
 
     for (uint32_t at = 0; rc == 0 && at < n; at += most) {
         const uint32_t here = n - at < most ? n - at : most;
-        rc = download(pass, chunk, losses + at, here * sizeof *chunk);
+        rc = pass_download(pass, chunk, losses + at, here * sizeof *chunk);
         for (uint32_t i = 0; rc == 0 && i < here; i++)
             out[at + i] = (float)(0 - chunk[i]);
     }

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 /* The address of a kept value: after the kept values before it. */
-static void *kept_at(const struct layer_pass *pass, uint32_t keeping, int value)
+static void *program_kept_at(const struct layer_pass *pass, uint32_t keeping, int value)
 {
     const struct model_program *p = pass->program;
     const uint64_t before = p->kept[keeping] & ((UINT64_C(1) << value) - 1);
@@ -36,7 +36,7 @@ static void place_buffers(struct operation_run *r, const struct layer_pass *pass
             r->at[i] = (char *)pass->workspace + places.at[i];
             break;
         case SCHEDULE_KEPT:
-            r->at[i] = kept_at(pass, keeping, b->value);
+            r->at[i] = program_kept_at(pass, keeping, b->value);
             break;
         case SCHEDULE_INPUT:
             r->at[i] = pass->at[MODEL_INPUT][b->boundary]; /* no step writes it */
@@ -109,7 +109,7 @@ static void gather_sparse(struct operation_run *r, struct device_sparse *out, co
     r->sparse = out;
 }
 
-static struct operation_run run_of(const struct layer_pass *pass, bool backward)
+static struct operation_run program_run_of(const struct layer_pass *pass, bool backward)
 {
     const struct model_program *p = pass->program;
     const uint32_t keeping = model_keeping(p, pass->keeping);
@@ -177,21 +177,22 @@ static void clear_vectors(const struct layer_pass *pass)
 }
 
 /* False if the step is of the other side's tokens. What is of none is computed on both sides. */
-static bool is_wanted(const struct layer_pass *pass, const struct operation_run *r, const struct schedule_step *step)
+static bool program_is_wanted(const struct layer_pass *pass, const struct operation_run *r,
+                              const struct schedule_step *step)
 {
     const uint32_t domain = r->program->values[operation_of(r, step)->outputs[0]].domain;
 
     return pass->side == 0 || domain == pass->side || domain < PROGRAM_OWN;
 }
 
-static void forward(const struct layer_pass *pass)
+static void program_forward(const struct layer_pass *pass)
 {
-    struct operation_run r = run_of(pass, false);
+    struct operation_run r = program_run_of(pass, false);
     struct device_sparse singly[PROGRAM_TENSORS];
 
     scatter_singly(&r, singly, pass);
     for (int i = 0; i < r.schedule->n_steps; i++)
-        if (is_wanted(pass, &r, &r.schedule->steps[i]))
+        if (program_is_wanted(pass, &r, &r.schedule->steps[i]))
             operation_run_steps(&r, i, i + 1);
 }
 
@@ -207,9 +208,9 @@ static void copy_gradients(const struct operation_run *r, const struct layer_pas
     }
 }
 
-static void backward(const struct layer_pass *pass)
+static void program_backward(const struct layer_pass *pass)
 {
-    struct operation_run r = run_of(pass, true);
+    struct operation_run r = program_run_of(pass, true);
     struct device_sparse sparse[PROGRAM_TENSORS], singly[PROGRAM_TENSORS];
 
     scatter_singly(&r, singly, pass);
@@ -222,12 +223,12 @@ static void backward(const struct layer_pass *pass)
         copy_gradients(&r, pass);
 }
 
-const struct layer_ops layer_program = {forward, backward};
+const struct layer_ops layer_program = {program_forward, program_backward};
 
 size_t layer_attentions(struct device_attention *ops, enum plan_attention *ways, size_t n,
                         const struct layer_pass *pass, bool trains)
 {
-    const struct operation_run r = run_of(pass, trains);
+    const struct operation_run r = program_run_of(pass, trains);
     const struct operation_setting setting = plan_operation_setting(pass->setting, plan_shape_of(pass->plan));
     const enum schedule_action action = trains ? SCHEDULE_BACKWARD : SCHEDULE_FORWARD;
 

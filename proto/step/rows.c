@@ -22,7 +22,7 @@ struct block {
 };
 
 /* The index in the minibatch of the block's token i. */
-static size_t token_of(const struct device_pass *pass, const struct block *block, size_t i)
+static size_t rows_token_of(const struct device_pass *pass, const struct block *block, size_t i)
 {
     const struct model *model = &pass->worker->model;
     const uint32_t source = model_first_predicted(model, block->n_tokens);
@@ -33,8 +33,8 @@ static size_t token_of(const struct device_pass *pass, const struct block *block
 }
 
 /* The longest source, or classified text, and how many tokens up to the last label of any row. */
-static void measure(uint32_t *longest, uint32_t *labelled, const struct device_pass *pass,
-                    const struct device_rows *rows, const struct block *block)
+static void rows_measure(uint32_t *longest, uint32_t *labelled, const struct device_pass *pass,
+                         const struct device_rows *rows, const struct block *block)
 {
     const struct model *model = &pass->worker->model;
     const uint32_t begin = model_first_predicted(model, pass->n_tokens), most = model_predicted(model, pass->n_tokens);
@@ -63,14 +63,15 @@ static bool have_room(const struct model *model, uint32_t n, uint32_t longest, u
 }
 
 /* As few tokens as the block's rows need, in eights; all of rows that are not cut. */
-static uint32_t find_tokens(const struct device_pass *pass, const struct device_rows *rows, const struct block *block)
+static uint32_t rows_find_tokens(const struct device_pass *pass, const struct device_rows *rows,
+                                 const struct block *block)
 {
     const struct model *model = &pass->worker->model;
     uint32_t n = (model->least_tokens + PLAN_ROW_ROUND - 1) / PLAN_ROW_ROUND * PLAN_ROW_ROUND, longest, labelled;
 
     if (!plan_cuts_rows(&pass->worker->plan.setting, model))
         return pass->n_tokens;
-    measure(&longest, &labelled, pass, rows, block);
+    rows_measure(&longest, &labelled, pass, rows, block);
     for (n = n ? n : PLAN_ROW_ROUND; n < pass->n_tokens && !have_room(model, n, longest, labelled); n += PLAN_ROW_ROUND)
         ;
     return n < pass->n_tokens ? n : pass->n_tokens;
@@ -86,7 +87,7 @@ struct outgoing {
 };
 
 /* Waits, so that the chunk may be filled again. */
-static int flush(struct outgoing *out)
+static int rows_flush(struct outgoing *out)
 {
     const struct device_worker *w = out->pass->worker;
     const size_t n = out->n;
@@ -99,10 +100,10 @@ static int flush(struct outgoing *out)
     return device_pass_finish(out->pass, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
 }
 
-static int put(struct outgoing *out, uint32_t value)
+static int rows_put(struct outgoing *out, uint32_t value)
 {
     out->chunk[out->n++] = value;
-    return out->n == sizeof out->chunk / sizeof *out->chunk ? flush(out) : 0;
+    return out->n == sizeof out->chunk / sizeof *out->chunk ? rows_flush(out) : 0;
 }
 
 static struct outgoing to_array(const struct device_pass *pass, uint64_t array, size_t first)
@@ -110,7 +111,7 @@ static struct outgoing to_array(const struct device_pass *pass, uint64_t array, 
     return (struct outgoing){.pass = pass, .to = (uint32_t *)device_pass_address(pass, array) + first};
 }
 
-static uint32_t bits_of(float x)
+static uint32_t rows_bits_of(float x)
 {
     uint32_t bits;
 
@@ -140,7 +141,7 @@ static uint32_t vocabulary_at(const struct device_pass *pass, enum field field, 
                                                                                       : m->config.vocabulary;
 }
 
-static int refuse(const struct device_pass *pass, enum field field, uint32_t value, size_t at)
+static int rows_refuse(const struct device_pass *pass, enum field field, uint32_t value, size_t at)
 {
     const struct model_config *config = &pass->worker->model.config;
     const size_t row = at / pass->n_tokens, position = at % pass->n_tokens;
@@ -154,18 +155,18 @@ static int refuse(const struct device_pass *pass, enum field field, uint32_t val
                      field == LABELS ? "label" : "token id", value, row, position, vocabulary_at(pass, field, at));
 }
 
-static int load_ids(const struct device_pass *pass, const uint32_t *ids, const struct block *block)
+static int rows_load_ids(const struct device_pass *pass, const uint32_t *ids, const struct block *block)
 {
     struct outgoing out = to_array(pass, pass->worker->plan.ids, block->token);
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < (size_t)block->n_rows * block->n_tokens; i++) {
-        const size_t at = token_of(pass, block, i);
+        const size_t at = rows_token_of(pass, block, i);
         uint32_t id;
         memcpy(&id, &ids[at], sizeof id);
-        rc = id < vocabulary_at(pass, IDS, at) ? put(&out, id) : refuse(pass, IDS, id, at);
+        rc = id < vocabulary_at(pass, IDS, at) ? rows_put(&out, id) : rows_refuse(pass, IDS, id, at);
     }
-    return rc ? rc : flush(&out);
+    return rc ? rc : rows_flush(&out);
 }
 
 /* Of each row those of the tokens that are predicted. */
@@ -177,12 +178,12 @@ static int load_labels(const struct device_pass *pass, const uint32_t *labels, c
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < (size_t)block->n_rows * n; i++) {
-        const size_t at = token_of(pass, block, i / n * block->n_tokens + begin + i % n);
+        const size_t at = rows_token_of(pass, block, i / n * block->n_tokens + begin + i % n);
         uint32_t label;
         memcpy(&label, &labels[at], sizeof label);
-        rc = is_label(&model->config, label) ? put(&out, label) : refuse(pass, LABELS, label, at);
+        rc = is_label(&model->config, label) ? rows_put(&out, label) : rows_refuse(pass, LABELS, label, at);
     }
-    return rc ? rc : flush(&out);
+    return rc ? rc : rows_flush(&out);
 }
 
 /* ---- lengths and segments ---- */
@@ -229,13 +230,13 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
         memcpy(&row, &rows[block->first + i], sizeof row);
         rc = check_row(pass, &row, block, block->first + i);
         if (rc == 0)
-            rc = put(&lengths, row.n_tokens);
+            rc = rows_put(&lengths, row.n_tokens);
         for (uint32_t t = 0; rc == 0 && has_segments && t < block->n_tokens; t++)
-            rc = put(&segments, t >= row.second && t < row.n_tokens);
+            rc = rows_put(&segments, t >= row.second && t < row.n_tokens);
     }
     if (rc == 0)
-        rc = flush(&lengths);
-    return rc ? rc : flush(&segments);
+        rc = rows_flush(&lengths);
+    return rc ? rc : rows_flush(&segments);
 }
 
 /* ---- what some jobs have besides ---- */
@@ -247,17 +248,17 @@ static int load_positions(const struct device_pass *pass, const uint32_t *positi
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < (size_t)block->n_rows * block->n_tokens; i++) {
-        const size_t at = token_of(pass, block, i);
+        const size_t at = rows_token_of(pass, block, i);
         uint32_t position;
         memcpy(&position, &positions[at], sizeof position);
         if (position != 0 && (i % block->n_tokens == 0 || position != last + 1))
             return error_set(pass->err, -EINVAL,
                              "position %u in row %zu, token %zu: it is neither 0 nor one more than the position before",
                              position, at / pass->n_tokens, at % pass->n_tokens);
-        rc = put(&out, position);
+        rc = rows_put(&out, position);
         last = position;
     }
-    return rc ? rc : flush(&out);
+    return rc ? rc : rows_flush(&out);
 }
 
 /* The reference model's log p of the rows. */
@@ -270,36 +271,36 @@ static int load_references(const struct device_pass *pass, const float *referenc
         float log_p;
         memcpy(&log_p, &references[block->first + i], sizeof log_p);
         rc = isfinite(log_p)
-                 ? put(&out, bits_of(log_p))
+                 ? rows_put(&out, rows_bits_of(log_p))
                  : error_set(pass->err, -EINVAL, "the reference model's log p of row %zu is no finite number",
                              block->first + i);
     }
-    return rc ? rc : flush(&out);
+    return rc ? rc : rows_flush(&out);
 }
 
 /* What the gradients of the tokens are multiplied by. */
-static int load_weights(const struct device_pass *pass, const float *weights, const struct block *block)
+static int rows_load_weights(const struct device_pass *pass, const float *weights, const struct block *block)
 {
     struct outgoing out = to_array(pass, pass->worker->plan.scales, block->token);
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < (size_t)block->n_rows * block->n_tokens; i++) {
-        const size_t at = token_of(pass, block, i);
+        const size_t at = rows_token_of(pass, block, i);
         float weight;
         memcpy(&weight, &weights[at], sizeof weight);
-        rc = isfinite(weight) ? put(&out, bits_of(weight * pass->loss_scale))
+        rc = isfinite(weight) ? rows_put(&out, rows_bits_of(weight * pass->loss_scale))
                               : error_set(pass->err, -EINVAL, "the weight in row %zu, position %zu is no finite number",
                                           at / pass->n_tokens, at % pass->n_tokens);
     }
-    return rc ? rc : flush(&out);
+    return rc ? rc : rows_flush(&out);
 }
 
 /* ---- a microbatch ---- */
 
-static int load(const struct device_pass *pass, const struct device_rows *rows, const struct block *block)
+static int rows_load(const struct device_pass *pass, const struct device_rows *rows, const struct block *block)
 {
     const struct device_worker *w = pass->worker;
-    int rc = load_ids(pass, rows->ids, block);
+    int rc = rows_load_ids(pass, rows->ids, block);
 
     if (rc == 0)
         rc = load_labels(pass, rows->labels, block);
@@ -310,7 +311,7 @@ static int load(const struct device_pass *pass, const struct device_rows *rows, 
     if (rc == 0 && plan_has_pairs(&w->plan.setting.goal))
         rc = load_references(pass, rows->references, block);
     if (rc == 0 && pass->token_weights)
-        rc = load_weights(pass, pass->token_weights, block);
+        rc = rows_load_weights(pass, pass->token_weights, block);
     return rc;
 }
 
@@ -325,8 +326,8 @@ int device_pass_load_rows(struct device_pass *pass, const struct device_rows *ro
                                   .token = device_pass_token(pass, run, row),
                                   .label = device_pass_predicted(pass, run, row),
                                   .n_rows = device_pass_rows(pass, row)};
-            block.n_tokens = pass->worker->row_tokens[block.at] = find_tokens(pass, rows, &block);
-            rc = load(pass, rows, &block);
+            block.n_tokens = pass->worker->row_tokens[block.at] = rows_find_tokens(pass, rows, &block);
+            rc = rows_load(pass, rows, &block);
         }
     return rc;
 }

@@ -32,7 +32,7 @@ static const struct plan_kept *kept_of(const struct plan *plan, const struct mod
 
 /* Their address for the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
  * nothing: all its microbatches then share the place of the first. */
-static void *kept_at(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
+static void *step_kept_at(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
 {
     const struct plan *plan = &pass->worker->plan;
     const struct plan_kept *kept = kept_of(plan, layer);
@@ -63,7 +63,7 @@ struct layer_pass layer_pass_of(const struct device_worker *worker, uint32_t vis
 }
 
 /* What a visit may use for every microbatch, except boundaries. */
-static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit)
+static struct layer_pass step_visit_of(const struct device_pass *pass, uint32_t visit)
 {
     struct device_worker *w = pass->worker;
     const struct plan *plan = &w->plan;
@@ -115,7 +115,7 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     }
     if (plan_has_pairs(&plan->setting.goal) || pass->token_weights)
         visit->scales = (float *)device_pass_address(pass, plan->scales) + predicted;
-    visit->kept = kept_at(pass, visit->layer, run, row);
+    visit->kept = step_kept_at(pass, visit->layer, run, row);
     visit->n_rows = device_pass_rows(pass, row);
     visit->n_tokens = device_pass_tokens(pass, run, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
@@ -128,7 +128,7 @@ static bool is_dropped(const struct device_pass *pass, uint32_t visit)
     return model_drop_has(pass->drop, &pass->worker->model, device_pass_home(pass, visit));
 }
 
-static bool contributes(const struct device_pass *pass, uint32_t visit)
+static bool step_contributes(const struct device_pass *pass, uint32_t visit)
 {
     return model_drop_trains(pass->drop, pass->frozen, &pass->worker->model, device_pass_home(pass, visit));
 }
@@ -145,7 +145,7 @@ static void arrange_visits(struct device_pass *pass, const struct model_order *o
     for (uint32_t visit = w->model.n_visits; visit-- > 0;) {
         if (model_contributes(&w->model, w->homes[visit]))
             pass->lowest = w->model.layers[w->model.visit_layers[visit]].first_visit;
-        if (contributes(pass, visit))
+        if (step_contributes(pass, visit))
             w->contributing[n++] = visit;
     }
     device_weights_end(&pass->weights, pass->lowest);
@@ -154,7 +154,7 @@ static void arrange_visits(struct device_pass *pass, const struct model_order *o
 /* The place of the sum of contribution n, available to what is queued next; NULL if the visit makes none. */
 static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t n)
 {
-    if (!contributes(pass, visit))
+    if (!step_contributes(pass, visit))
         return NULL;
     assert(pass->worker->contributing[n / pass->n_runs] == visit);
     device_offers_begin(pass, n);
@@ -204,7 +204,7 @@ static void record_forward(const struct device_pass *pass, uint64_t since, uint3
 }
 
 /* The next place in the sequence of weights whose visit is not dropped. */
-static uint32_t next_place(const struct device_pass *pass)
+static uint32_t step_next_place(const struct device_pass *pass)
 {
     const uint32_t end = pass->train ? pass->weights.end : pass->worker->model.n_visits;
     uint32_t place = pass->place + 1;
@@ -216,7 +216,7 @@ static uint32_t next_place(const struct device_pass *pass)
 
 /* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
  * microbatches of the run, including this one. A dropped visit has no time for either, nor have derived values. */
-static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum device_direction direction)
+static int step_overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum device_direction direction)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
     const uint32_t left = direction == DEVICE_AGAIN ? 2 : n - done + 1; /* 2: no slot is waited for */
@@ -225,7 +225,7 @@ static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum d
     if (!device_pass_overlaps(pass) || direction == DEVICE_DERIVED ||
         is_dropped(pass, device_weights_visit(&pass->weights, pass->place)))
         return 0;
-    rc = device_weights_ahead(&pass->weights, next_place(pass), run * n + done, pass->n_runs * n);
+    rc = device_weights_ahead(&pass->weights, step_next_place(pass), run * n + done, pass->n_runs * n);
     return rc || direction == DEVICE_FORWARD ? rc : device_offers_go_on(pass, left);
 }
 
@@ -256,7 +256,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, enu
                      const struct device_weights_at *weights, const struct layer_chunk *chunks, float *contribution)
 {
     const bool is_backward = direction == DEVICE_BACKWARD;
-    struct layer_pass v = visit_of(pass, visit);
+    struct layer_pass v = step_visit_of(pass, visit);
     const struct layer_ops *layer = v.skipped ? &layer_dropped : pass->worker->layers[v.layer->kind];
     struct device_moves moves;
     uint32_t done = 0;
@@ -275,7 +275,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, enu
         set_rows(pass, &v, run, row);
         device_boundaries_enter(pass, &moves, &v, row);
         (is_backward ? layer->backward : layer->forward)(&v);
-        rc = overlap(pass, run, ++done, direction);
+        rc = step_overlap(pass, run, ++done, direction);
         device_boundaries_leave(pass, &moves, &v, row);
     }
     if (direction == DEVICE_FORWARD)
@@ -284,7 +284,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, enu
 }
 
 /* Copies the unit of a layer whose result will be derived again, in the device's type. */
-static void copy_unit(const struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
+static void step_copy_unit(const struct device_pass *pass, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = pass->worker;
     const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
@@ -299,7 +299,7 @@ static void copy_unit(const struct device_pass *pass, uint32_t visit, const stru
         w->ops->dropout_add(w->dev, &copy);
 }
 
-static int forward(struct device_pass *pass)
+static int step_forward(struct device_pass *pass)
 {
     struct device_worker *w = pass->worker;
     const uint32_t n = w->model.n_visits;
@@ -312,7 +312,7 @@ static int forward(struct device_pass *pass)
         if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
             continue;
         const uint64_t since = trace_begin(w->trace);
-        copy_unit(pass, visit, &weights);
+        step_copy_unit(pass, visit, &weights);
         device_norms_next(pass, visit);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
             rc = visit_run(pass, visit, run, DEVICE_FORWARD, &weights,
@@ -381,13 +381,13 @@ static int backward_runs(struct device_pass *pass, uint32_t visit, const struct 
     for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
         if (!in_one_pass(pass, visit))
             rc = backward_run(pass, visit, run, weights);
-        if (rc == 0 && contributes(pass, visit))
+        if (rc == 0 && step_contributes(pass, visit))
             rc = device_offers_made(pass);
     }
     return rc;
 }
 
-static int backward(struct device_pass *pass)
+static int step_backward(struct device_pass *pass)
 {
     int rc = 0;
 
@@ -407,14 +407,14 @@ static int backward(struct device_pass *pass)
 }
 
 /* Waits until the device no longer uses anything borrowed, however the step ended. */
-static int settle(const struct device_pass *pass, int rc)
+static int step_settle(const struct device_pass *pass, int rc)
 {
     const struct device_worker *w = pass->worker;
 
     return rc != -EIO && w->ops->sync(w->dev) != 0 ? w->ops->fault(w->dev, pass->err) : rc;
 }
 
-static int check_rows(const struct device_worker *w, const struct device_rows *rows, struct error *err)
+static int step_check_rows(const struct device_worker *w, const struct device_rows *rows, struct error *err)
 {
     const uint32_t seq = w->plan.setting.goal.seq, least = w->model.least_tokens > 1 ? w->model.least_tokens : 1;
 
@@ -443,7 +443,7 @@ static int check_share(const struct device_worker *w, const struct device_share 
     if (share->order && share->order->n > 0 &&
         (!s->goal.chooses || !model_order_is_valid(share->order, share->drop, &w->model)))
         return error_set(err, -EINVAL, "blocks in an order that this model cannot have");
-    return check_rows(w, &share->rows, err);
+    return step_check_rows(w, &share->rows, err);
 }
 
 /* n of the share's parts, from this one on: a row group. */
@@ -477,12 +477,12 @@ static int step_group(struct device_worker *worker, const struct device_share *s
 
     int rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)
-        rc = forward(&pass);
+        rc = step_forward(&pass);
     if (rc == 0 && !device_pass_overlaps(&pass))
         rc = device_pass_tell_losses(&pass);
     if (rc == 0)
-        rc = backward(&pass);
-    return settle(&pass, rc);
+        rc = step_backward(&pass);
+    return step_settle(&pass, rc);
 }
 
 /* How many parts, from this one of the share on, pass the model together. */
@@ -537,7 +537,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
     if ((evaluation->first_row | evaluation->n_rows) % plan_whole_rows(&s->goal))
         return error_set(err, -EINVAL, "%u rows to evaluate from row %u on: half a pair of texts", evaluation->n_rows,
                          evaluation->first_row);
-    rc = check_rows(worker, &evaluation->rows, err);
+    rc = step_check_rows(worker, &evaluation->rows, err);
     for (uint32_t done = 0; rc == 0 && done < evaluation->n_rows; done += most) {
         struct device_pass pass = {.worker = worker,
                                    .link = link,
@@ -557,7 +557,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
 
         rc = device_pass_load_rows(&pass, &evaluation->rows);
         if (rc == 0)
-            rc = forward(&pass);
+            rc = step_forward(&pass);
         if (rc == 0)
             rc = device_pass_add_losses(&pass, 0, sum, &(struct preference_rewards){0});
         if (rc == 0 && pass.row_logits)
@@ -566,7 +566,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
             rc = device_pass_take_log_p(&pass, evaluation->logits + pass.first_row);
         if (rc == 0 && evaluation->logits && s->goal.weighted)
             rc = device_pass_take_token_log_p(&pass, evaluation->logits + (size_t)pass.first_row * s->goal.seq);
-        rc = settle(&pass, rc);
+        rc = step_settle(&pass, rc);
     }
     return rc;
 }

@@ -73,7 +73,7 @@ struct timeline {
 
 /* ---- layers: one task a visit ---- */
 
-static enum plan_work_kind kind_of(const struct layer_pass *pass)
+static enum plan_work_kind timeline_kind_of(const struct layer_pass *pass)
 {
     if (pass->fresh)
         return PLAN_WORK_FIRST;
@@ -88,7 +88,7 @@ static struct timeline_price *price_of(struct timeline *t, const struct layer_pa
     const bool is_above =
         layer->kind == MODEL_BLOCK && plan_kept_of(pass->plan, layer) != pass->plan->kept[model_class_of(layer)];
 
-    return &t->prices[kind][backward][kind_of(pass)][is_above];
+    return &t->prices[kind][backward][timeline_kind_of(pass)][is_above];
 }
 
 static bool is_of(const struct timeline_price *price, const struct layer_pass *pass)
@@ -100,7 +100,8 @@ static bool is_of(const struct timeline_price *price, const struct layer_pass *p
 }
 
 /* Runs the visit on a meter. */
-static void measure(struct timeline_price *out, const struct timeline *t, const struct layer_pass *pass, bool backward)
+static void timeline_measure(struct timeline_price *out, const struct timeline *t, const struct layer_pass *pass,
+                             bool backward)
 {
     const struct layer_ops *layer = layer_table[pass->layer->kind];
     struct plan_meter meter = t->clock.meter;
@@ -114,7 +115,7 @@ static void measure(struct timeline_price *out, const struct timeline *t, const 
     *out = (struct timeline_price){pass->program, pass->unit, pass->lowest, meter.seconds, meter.uses};
 }
 
-static void add(struct plan_uses *to, const struct plan_uses *uses)
+static void timeline_add(struct plan_uses *to, const struct plan_uses *uses)
 {
     for (int i = 0; i < PLAN_USES; i++) {
         to->seconds[i] += uses->seconds[i];
@@ -122,28 +123,28 @@ static void add(struct plan_uses *to, const struct plan_uses *uses)
     }
 }
 
-static void visit(const struct layer_pass *pass, bool backward)
+static void timeline_visit(const struct layer_pass *pass, bool backward)
 {
     struct timeline *t = pass->dev->context;
     struct timeline_price *price = price_of(t, pass, backward);
 
     if (!is_of(price, pass))
-        measure(price, t, pass, backward);
-    add(&t->uses, &price->uses);
+        timeline_measure(price, t, pass, backward);
+    timeline_add(&t->uses, &price->uses);
     clock_compute(pass->dev, price->seconds);
 }
 
-static void forward(const struct layer_pass *pass)
+static void timeline_forward(const struct layer_pass *pass)
 {
-    visit(pass, false);
+    timeline_visit(pass, false);
 }
 
-static void backward(const struct layer_pass *pass)
+static void timeline_backward(const struct layer_pass *pass)
 {
-    visit(pass, true);
+    timeline_visit(pass, true);
 }
 
-static const struct layer_ops priced = {forward, backward};
+static const struct layer_ops priced = {timeline_forward, timeline_backward};
 static const struct layer_ops *const layers[] = {
     [MODEL_EMBEDDING] = &priced, [MODEL_BLOCK] = &priced, [MODEL_SINGLE] = &priced, [MODEL_HEAD] = &priced};
 
@@ -181,7 +182,7 @@ static uint32_t take_mail(struct timeline *t, struct timeline_mail *mail, uint32
 }
 
 /* Gives the optimizer what has come, and the worker slots. */
-static void deliver(void *context)
+static void timeline_deliver(void *context)
 {
     struct timeline *t = context;
     uint32_t first;
@@ -213,7 +214,7 @@ static void set_updated(struct timeline *t, uint32_t unit)
     t->units[unit].updated = t->clock.queues.now;
 }
 
-static void update(struct timeline *t, uint32_t unit)
+static void timeline_update(struct timeline *t, uint32_t unit)
 {
     const struct model_unit *u = &t->worker.model.units[unit];
     const double bytes = plan_work_update(t->s->host, u).update;
@@ -227,7 +228,7 @@ static void update(struct timeline *t, uint32_t unit)
 }
 
 /* Slices contributed to a unit in a step. */
-static uint64_t slices_of(const struct timeline *t, uint32_t unit)
+static uint64_t timeline_slices_of(const struct timeline *t, uint32_t unit)
 {
     const struct model_unit *u = &t->worker.model.units[unit];
 
@@ -251,25 +252,25 @@ static void on_optimized(void *context, const struct plan_task *task)
     if (--t->not_folded == 0) {
         for (uint32_t u = 0; plan_updates_last(&t->s->host->goal) && u < model->n_units; u++)
             if (model->units[u].n_trained > 0)
-                update(t, u);
+                timeline_update(t, u);
         t->not_folded = t->n_slices;
     }
     if (--unit->left == 0) {
         if (!plan_updates_last(&t->s->host->goal))
-            update(t, task->unit);
-        unit->left = slices_of(t, task->unit);
+            timeline_update(t, task->unit);
+        unit->left = timeline_slices_of(t, task->unit);
     }
 }
 
 /* ---- the link ---- */
 
 /* Out of memory the job ends. */
-static int verdict(const struct timeline *t)
+static int timeline_verdict(const struct timeline *t)
 {
     return t->clock.queues.no_memory ? -ECANCELED : 0;
 }
 
-static int pull(void *context, uint64_t version, uint32_t unit)
+static int timeline_pull(void *context, uint64_t version, uint32_t unit)
 {
     struct timeline *t = context;
 
@@ -279,41 +280,42 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, struct device_link_weights *weights)
+static int timeline_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timeline *t = context;
     const uint64_t n = t->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS;
     const uint32_t unit = t->asked[n].unit;
 
-    while (t->worker.model.units[unit].n_trained > 0 && t->units[unit].updates < t->version && verdict(t) == 0)
+    while (t->worker.model.units[unit].n_trained > 0 && t->units[unit].updates < t->version && timeline_verdict(t) == 0)
         clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
     const double answered = fmax(t->asked[n].at + message_s(t), t->units[unit].updated) + message_s(t);
-    while (t->clock.queues.now < answered && verdict(t) == 0)
+    while (t->clock.queues.now < answered && timeline_verdict(t) == 0)
         clock_pass(&t->clock, PLAN_QUEUE_NOBODY, answered);
     *weights = (struct device_link_weights){.trained = CLOCK_ADDRESS, .frozen = CLOCK_ADDRESS};
-    return verdict(t);
+    return timeline_verdict(t);
 }
 
-static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
+static int timeline_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards,
+                         bool finite)
 {
     (void)part, (void)sum, (void)rewards, (void)finite;
-    return verdict(context);
+    return timeline_verdict(context);
 }
 
-static int take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+static int timeline_take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct timeline *t = context;
 
     (void)of_visit, (void)part, (void)slice;
-    while (wait && t->n_free == 0 && verdict(t) == 0)
+    while (wait && t->n_free == 0 && timeline_verdict(t) == 0)
         clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
     *slot = t->n_free > 0 ? CLOCK_ADDRESS : NULL;
     t->n_free -= *slot != NULL;
-    return verdict(t);
+    return timeline_verdict(t);
 }
 
-static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot,
-                      const struct device_link_slice *of)
+static int timeline_contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot,
+                               const struct device_link_slice *of)
 {
     struct timeline *t = context;
     const uint32_t unit = t->worker.model.visits[of_visit];
@@ -323,27 +325,28 @@ static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t 
     t->tasks[send_mail(t, &t->given)] =
         task_of(t, unit, (double)of->n * t->contributions, plan_work_update(t->s->host, u).fold, false);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
-    return verdict(t);
+    return timeline_verdict(t);
 }
 
 /* A worker that takes turns shares its cores with the optimizer, updates included: their times add up. */
-static int contributed(void *context, uint32_t of_visit, uint32_t part)
+static int timeline_contributed(void *context, uint32_t of_visit, uint32_t part)
 {
     struct timeline *t = context;
 
     (void)of_visit, (void)part;
     while (t->clock.takes_turns && (t->clock.queues.queues[PLAN_QUEUE_OPTIMIZER].n > 0 || t->clock.alarm < INFINITY) &&
-           verdict(t) == 0)
+           timeline_verdict(t) == 0)
         clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER, INFINITY);
-    return verdict(t);
+    return timeline_verdict(t);
 }
 
-static int ended(void *context)
+static int timeline_ended(void *context)
 {
-    return verdict(context);
+    return timeline_verdict(context);
 }
 
-static const struct device_link played = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+static const struct device_link played = {timeline_pull,       timeline_wait_weights, timeline_loss, timeline_take_slot,
+                                          timeline_contribute, timeline_contributed,  timeline_ended};
 
 /* ---- steps ---- */
 
@@ -378,7 +381,7 @@ static int make_daemon(struct timeline *t)
     t->freed.at = calloc(t->s->n_slots, sizeof *t->freed.at);
     t->tasks = calloc(t->s->n_slots, sizeof *t->tasks);
     for (uint32_t u = 0; t->units && u < model->n_units; u++)
-        t->n_slices += t->units[u].left = slices_of(t, u);
+        t->n_slices += t->units[u].left = timeline_slices_of(t, u);
     t->not_folded = t->n_slices;
     return t->units && t->given.at && t->freed.at && t->tasks ? 0 : -ENOMEM;
 }
@@ -396,7 +399,7 @@ static int make_worker(struct timeline *t)
                                .slow = takes_turns ? workers : 1,
                                .n_beside = takes_turns ? 0 : workers - 1,
                                .on_optimized = on_optimized,
-                               .on_alarm = deliver,
+                               .on_alarm = timeline_deliver,
                                .alarm = INFINITY,
                                .context = t};
     t->worker = (struct device_worker){
@@ -460,7 +463,7 @@ static void close_timeline(struct timeline *t)
 }
 
 /* Reports the time since `before`. */
-static void tell(struct step_timeline *out, const struct plan_queues *q, const struct plan_queues *before)
+static void timeline_tell(struct step_timeline *out, const struct plan_queues *q, const struct plan_queues *before)
 {
     *out = (struct step_timeline){.first = before->now, .seconds = q->now - before->now};
     for (int i = 0; i < PLAN_QUEUES; i++) {
@@ -488,7 +491,7 @@ int step_timeline(struct step_timeline *out, const struct step_timeline_setting 
         rc = play_step(&t, step);
     }
     if (rc == 0) {
-        tell(out, &t.clock.queues, &before);
+        timeline_tell(out, &t.clock.queues, &before);
         out->uses = t.uses;
     }
     close_timeline(&t);

@@ -35,7 +35,8 @@ static struct segment_visits visits_of(const struct device_weights *weights, uin
 }
 
 /* Behind forward. */
-static uint32_t find_visit(const struct device_weights *weights, uint32_t place, enum device_direction *direction)
+static uint32_t weights_find_visit(const struct device_weights *weights, uint32_t place,
+                                   enum device_direction *direction)
 {
     uint32_t s = weights->worker->plan.choice.n_cuts, at = place - weights->n_visits;
     struct segment_visits visits = visits_of(weights, s);
@@ -54,7 +55,7 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 
     if (weights->n_skipped > 0)
         return place < weights->skipped ? place : place + weights->n_skipped;
-    return place < weights->n_visits ? place : find_visit(weights, place, &direction);
+    return place < weights->n_visits ? place : weights_find_visit(weights, place, &direction);
 }
 
 enum device_direction device_weights_direction(const struct device_weights *weights, uint32_t place)
@@ -62,7 +63,7 @@ enum device_direction device_weights_direction(const struct device_weights *weig
     enum device_direction direction = DEVICE_FORWARD;
 
     if (place >= weights->n_visits)
-        find_visit(weights, place, &direction);
+        weights_find_visit(weights, place, &direction);
     return direction;
 }
 
@@ -81,12 +82,12 @@ uint32_t device_weights_home(const struct device_weights *weights, uint32_t plac
     return model_order_home(weights->homes, device_weights_visit(weights, place));
 }
 
-static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
+static uint32_t weights_unit_at(const struct device_weights *weights, uint32_t place)
 {
     return weights->worker->model.visits[device_weights_home(weights, place)];
 }
 
-static uint32_t count_places(const struct device_weights *weights)
+static uint32_t weights_count_places(const struct device_weights *weights)
 {
     return weights->backward ? weights->end : weights->n_visits;
 }
@@ -112,7 +113,7 @@ static enum location locate(const struct device_weights *weights, uint32_t place
         return HOST;
     if (plan->n_resident == 0)
         return BUFFER;
-    return plan_place_of(model, unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
+    return plan_place_of(model, weights_unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
 }
 
 /* True if weights that pass through no buffer have arrived: for generation before all visits, otherwise with their
@@ -122,7 +123,7 @@ static bool has_arrived(const struct device_weights *weights, uint32_t place)
     return weights->worker->plan.setting.goal.purpose == PLAN_GENERATE || is_backward(weights, place);
 }
 
-static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
+static struct device_weights_buffer *weights_find(struct device_weights *weights, uint32_t unit)
 {
     for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++)
         if (weights->buffers[i].taken && weights->buffers[i].unit == unit)
@@ -131,7 +132,7 @@ static struct device_weights_buffer *find(struct device_weights *weights, uint32
 }
 
 /* An empty buffer, or the longest unused buffer that no visit from `place` on is known to need, or NULL. */
-static struct device_weights_buffer *find_free(struct device_weights *weights, uint32_t place)
+static struct device_weights_buffer *weights_find_free(struct device_weights *weights, uint32_t place)
 {
     struct device_weights_buffer *best = NULL;
 
@@ -148,15 +149,15 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
 /* Requests what a later place needs, during the visit at `place`. False if that is impossible yet; *rc of the link. */
 static bool request_unit(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
 {
-    const uint32_t unit = unit_at(weights, wanted);
+    const uint32_t unit = weights_unit_at(weights, wanted);
     const enum location from = locate(weights, wanted);
-    struct device_weights_buffer *b = from == BUFFER ? find(weights, unit) : NULL;
+    struct device_weights_buffer *b = from == BUFFER ? weights_find(weights, unit) : NULL;
 
     if (b)
         b->last = wanted;
     if (b || from == NOWHERE || (from != BUFFER && has_arrived(weights, wanted)))
         return true;
-    b = from == BUFFER ? find_free(weights, place) : NULL;
+    b = from == BUFFER ? weights_find_free(weights, place) : NULL;
     if ((from == BUFFER && !b) || weights->n_pending == weights->worker->plan.choice.n_weight_buffers)
         return false;
     *rc = weights->link->pull(weights->context, weights->version, unit);
@@ -168,9 +169,9 @@ static bool request_unit(struct device_weights *weights, uint32_t place, uint32_
     return true;
 }
 
-static int arrange(struct device_weights *weights, uint32_t place)
+static int weights_arrange(struct device_weights *weights, uint32_t place)
 {
-    const uint32_t end = count_places(weights);
+    const uint32_t end = weights_count_places(weights);
     int rc = 0;
 
     while (weights->arranged < end && request_unit(weights, place, weights->arranged, &rc))
@@ -181,32 +182,32 @@ static int arrange(struct device_weights *weights, uint32_t place)
 static void *device_address(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t unit = unit_at(weights, place);
+    const uint32_t unit = weights_unit_at(weights, place);
     char *arena = w->ops->arena(w->dev);
 
     assert(locate(weights, place) != HOST);
     if (locate(weights, place) == RESIDENT)
         return arena + plan_resident(&w->plan, &w->model, unit);
-    return arena + w->plan.weights[find(weights, unit) - weights->buffers];
+    return arena + w->plan.weights[weights_find(weights, unit) - weights->buffers];
 }
 
-static void copy(const struct device_worker *w, char *to, const void *from, uint64_t first, uint64_t end)
+static void weights_copy(const struct device_worker *w, char *to, const void *from, uint64_t first, uint64_t end)
 {
     if (first < end)
         w->ops->upload(w->dev, to + first, (const char *)from + first, end - first);
 }
 
 /* Uploads bytes first .. end-1 of a unit. */
-static void upload(const struct device_worker *w, uint32_t unit, void *to, const struct device_link_weights *from,
-                   uint64_t first, uint64_t end)
+static void weights_upload(const struct device_worker *w, uint32_t unit, void *to,
+                           const struct device_link_weights *from, uint64_t first, uint64_t end)
 {
     const uint64_t since = trace_begin(w->trace);
     const uint64_t trained = w->model.units[unit].n_trained * number_bytes(w->plan.setting.goal.precision);
     const uint64_t border = from->trained == from->frozen || trained > end ? end : trained < first ? first : trained;
     char name[MODEL_NAME_BYTES];
 
-    copy(w, to, from->trained, first, border);
-    copy(w, to, from->frozen, border, end);
+    weights_copy(w, to, from->trained, first, border);
+    weights_copy(w, to, from->frozen, border, end);
     if (w->trace)
         trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
                   (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
@@ -214,10 +215,10 @@ static void upload(const struct device_worker *w, uint32_t unit, void *to, const
 
 /* Clears the padding rows of the head's unit in a buffer that held other units. A resident unit has them since the
  * arena was zeroed. */
-static void clear_padding(struct device_weights *weights, uint32_t place)
+static void weights_clear_padding(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t unit = unit_at(weights, place);
+    const uint32_t unit = weights_unit_at(weights, place);
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
     const size_t value = number_bytes(w->plan.setting.goal.precision);
 
@@ -227,7 +228,7 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
 }
 
 /* Before the next wait: what it gave may be lent, and must be on the device then. */
-static int wait_weights(struct device_weights *weights)
+static int weights_wait_weights(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;
     int rc = 0;
@@ -239,9 +240,9 @@ static int wait_weights(struct device_weights *weights)
 }
 
 /* Visits need their units in the order of the pulls, so the oldest pull is this one's. */
-static int receive(struct device_weights *weights, uint32_t place)
+static int weights_receive(struct device_weights *weights, uint32_t place)
 {
-    int rc = wait_weights(weights);
+    int rc = weights_wait_weights(weights);
 
     weights->n_pending--;
     memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
@@ -254,7 +255,7 @@ static int receive(struct device_weights *weights, uint32_t place)
 static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t n)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
+    const uint32_t place = weights->coming.place, unit = weights_unit_at(weights, place);
     const uint64_t bytes = model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision);
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
@@ -264,18 +265,18 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
     if (from == HOST)
         return;
     if (from == BUFFER)
-        w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
-    upload(w, unit, device_address(weights, place), &weights->coming.from, weights->coming.sent, end);
+        w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, weights_find(weights, unit)->used);
+    weights_upload(w, unit, device_address(weights, place), &weights->coming.from, weights->coming.sent, end);
     weights->coming.sent = end;
 }
 
 /* Called when the visit before `place` is queued. */
-static void leave(struct device_weights *weights, uint32_t place)
+static void weights_leave(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
 
     if (place > 0 && locate(weights, place - 1) == BUFFER)
-        find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
+        weights_find(weights, weights_unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
 struct device_sparse device_weights_sparse(const struct model_unit *unit, const struct model_piece *piece,
@@ -326,7 +327,7 @@ static void decode_piece(const struct device_worker *w, const struct model_unit 
 }
 
 /* Decodes the coded and sparse pieces of a unit; returns where they are then, or NULL if there are none. */
-static const void *decode(struct device_weights *weights, uint32_t unit, const void *relayed)
+static const void *weights_decode(struct device_weights *weights, uint32_t unit, const void *relayed)
 {
     const struct device_worker *w = weights->worker;
     const struct model_unit *u = &w->model.units[unit];
@@ -355,11 +356,11 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
     const struct device_worker *w = weights->worker;
     bool has_arrived = weights->coming.from.trained && weights->coming.place == place;
 
-    leave(weights, place);
-    int rc = arrange(weights, place);
+    weights_leave(weights, place);
+    int rc = weights_arrange(weights, place);
     assert(rc != 0 || weights->arranged > place);
     if (rc == 0 && !has_arrived && weights->n_pending > 0 && weights->pending[0] == place) {
-        rc = receive(weights, place);
+        rc = weights_receive(weights, place);
         has_arrived = true;
     }
     *out = (struct device_weights_at){0};
@@ -369,14 +370,14 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
         upload_piece(weights, 1, 1);
     w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
     if (has_arrived)
-        clear_padding(weights, place);
+        weights_clear_padding(weights, place);
     const enum location from = locate(weights, place);
     if (from == HOST)
         out->relayed =
             has_arrived ? weights->coming.from.trained : w->tables[place]; /* the embedding's visits come first */
     else if (from != NOWHERE) {
         out->relayed = device_address(weights, place);
-        out->decoded = decode(weights, unit_at(weights, place), out->relayed);
+        out->decoded = weights_decode(weights, weights_unit_at(weights, place), out->relayed);
     }
     return 0;
 }
@@ -386,7 +387,7 @@ int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_
     int rc = 0;
 
     if (weights->n_pending > 0 && weights->pending[0] == place)
-        rc = receive(weights, place);
+        rc = weights_receive(weights, place);
     if (rc == 0 && weights->coming.from.trained && weights->coming.place == place)
         upload_piece(weights, done, n);
     return rc;
@@ -406,11 +407,11 @@ int device_weights_load(struct device_weights *weights)
                                      asked < n_resident ? plan_unit_at(&w->model, asked)
                                                         : w->model.visits[asked - n_resident]);
         if (rc == 0)
-            rc = wait_weights(weights);
+            rc = weights_wait_weights(weights);
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
-            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), &weights->coming.from, 0,
-                   model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision));
+            weights_upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), &weights->coming.from, 0,
+                           model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision));
         } else if (rc == 0)
             w->tables[at - n_resident] = weights->coming.from.trained;
     }

@@ -20,7 +20,7 @@ enum {
     GREETING_TICKS = 15 /* the peer starts again long before, which ends this session */
 };
 
-static void on_attached(struct session *s, const struct message *peer)
+static void attach_on_attached(struct session *s, const struct message *peer)
 {
     session_enter(s, SESSION_OPEN);
     s->opened = true;
@@ -28,7 +28,7 @@ static void on_attached(struct session *s, const struct message *peer)
 }
 
 /* On failure tells the peer and returns false. */
-static bool open_channel(struct session *s)
+static bool attach_open_channel(struct session *s)
 {
     const int rc = session_leaves_spare(s->connection.fd) ? session_open_channel(s) : -EMFILE;
     char reason[160];
@@ -57,17 +57,17 @@ void attach_on_hello(struct session *s, const struct message *m)
         s->peer_pid = (int)m->hello.pid; /* a pid of the peer's own host, for the log */
     s->by_connection = m->hello.role == ROLE_VIEWER || !session_is_own(s);
     if (!s->by_connection) {
-        if (!open_channel(s))
+        if (!attach_open_channel(s))
             return;
         snprintf(welcome.welcome.address, sizeof welcome.welcome.address, "%s", s->address);
         session_enter(s, SESSION_GREETING);
     }
     session_send_by_connection(s, &welcome, NULL, 0);
     if (s->by_connection && s->state == SESSION_HELLO)
-        on_attached(s, &s->hello);
+        attach_on_attached(s, &s->hello);
 }
 
-static void greet(struct session *s)
+static void attach_greet(struct session *s)
 {
     const struct message m = {.kind = MESSAGE_GREETING, .greeting = {.id = s->id, .nonce = s->nonce}};
 
@@ -81,7 +81,7 @@ void attach_on_welcome(struct session *s, const struct message *m)
     s->id = m->welcome.id;
     s->by_connection = !m->welcome.address[0];
     if (s->by_connection) {
-        on_attached(s, m);
+        attach_on_attached(s, m);
         return;
     }
     if (!session_is_own(s)) {
@@ -102,7 +102,7 @@ void attach_on_welcome(struct session *s, const struct message *m)
     }
     connection_pause(&s->connection); /* its later messages must not overtake the daemon's greeting on the channel */
     session_enter(s, SESSION_GREETING);
-    greet(s);
+    attach_greet(s);
 }
 
 void attach_on_greeting(struct session *s, const struct message *m)
@@ -114,12 +114,12 @@ void attach_on_greeting(struct session *s, const struct message *m)
         return;
     }
     if (s->accepted)
-        greet(s);
+        attach_greet(s);
     if (s->state != SESSION_GREETING)
         return;
     connection_resume(&s->connection);
     memcpy(welcome.welcome.address, s->address, sizeof welcome.welcome.address);
-    on_attached(s, s->accepted ? &s->hello : &welcome);
+    attach_on_attached(s, s->accepted ? &s->hello : &welcome);
 }
 
 /* Opens the user's own listener or, if the caller may not, the listener for group members. */

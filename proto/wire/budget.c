@@ -1,7 +1,7 @@
 #include "proto/wire/budget.h"
 
 /* The last entry is that of all users that have no other. budget->n: none yet. */
-static unsigned find(const struct budget *budget, uid_t uid)
+static unsigned budget_find(const struct budget *budget, uid_t uid)
 {
     unsigned i = 0;
 
@@ -12,7 +12,7 @@ static unsigned find(const struct budget *budget, uid_t uid)
 
 void budget_spend(struct budget *budget, uid_t uid, unsigned n)
 {
-    const unsigned i = find(budget, uid);
+    const unsigned i = budget_find(budget, uid);
     int *left = &budget->users[i].left;
 
     if (i == budget->n)
@@ -22,7 +22,7 @@ void budget_spend(struct budget *budget, uid_t uid, unsigned n)
 
 bool budget_allows(const struct budget *budget, uid_t uid)
 {
-    const unsigned i = find(budget, uid);
+    const unsigned i = budget_find(budget, uid);
 
     return i == budget->n || budget->users[i].left > 0;
 }

@@ -21,7 +21,7 @@ bool channel_address_fits(const char *address)
     return strncmp(address, "ipc:///", 7) == 0 && strlen(address) <= 107;
 }
 
-static void fault(struct channel *channel, const char *doing)
+static void channel_fault(struct channel *channel, const char *doing)
 {
     char text[ERROR_TEXT_BYTES];
 
@@ -30,7 +30,7 @@ static void fault(struct channel *channel, const char *doing)
 }
 
 /* Receives and delivers one packet; false if there is none. */
-static bool read_one(struct channel *channel)
+static bool channel_read_one(struct channel *channel)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
     int n = nn_recv(channel->socket, bytes, sizeof bytes, NN_DONTWAIT);
@@ -39,7 +39,7 @@ static bool read_one(struct channel *channel)
         if (nn_errno() == EINTR)
             return true;
         if (nn_errno() != EAGAIN)
-            fault(channel, "receiving from the channel");
+            channel_fault(channel, "receiving from the channel");
         return false;
     }
     channel->events->on_packet(channel, bytes, (size_t)n);
@@ -51,18 +51,18 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     struct channel *channel = poll->data;
 
     (void)status, (void)events; /* an eventfd has no errors of its own */
-    for (unsigned i = 0; i < CHANNEL_FAIR && read_one(channel); i++)
+    for (unsigned i = 0; i < CHANNEL_FAIR && channel_read_one(channel); i++)
         ;
 }
 
 void channel_drain(struct channel *channel)
 {
-    for (unsigned i = 0; i < CHANNEL_DRAIN && channel->socket >= 0 && read_one(channel); i++)
+    for (unsigned i = 0; i < CHANNEL_DRAIN && channel->socket >= 0 && channel_read_one(channel); i++)
         ;
 }
 
 /* Returns 0, -EAGAIN, or another -errno. */
-static int write_one(struct channel *channel, const uint8_t *bytes, size_t n)
+static int channel_write_one(struct channel *channel, const uint8_t *bytes, size_t n)
 {
     int rc;
 
@@ -80,11 +80,11 @@ static void on_writable(uv_poll_t *poll, int status, int events)
     while (channel->queue.head < channel->queue.tail) {
         const uint8_t *packet = channel->queue.bytes + channel->queue.head;
         size_t n = (size_t)packet[0] | (size_t)packet[1] << 8;
-        int rc = write_one(channel, packet + 2, n);
+        int rc = channel_write_one(channel, packet + 2, n);
         if (rc == -EAGAIN)
             return;
         if (rc < 0) {
-            fault(channel, "sending by the channel");
+            channel_fault(channel, "sending by the channel");
             return;
         }
         channel->queue.head += 2 + n;
@@ -94,7 +94,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 }
 
 /* Makes room for n bytes at the tail: moves the queue to the front if that frees half, otherwise doubles it. */
-static int make_room(struct channel *channel, size_t n)
+static int channel_make_room(struct channel *channel, size_t n)
 {
     size_t used = channel_queued(channel);
     size_t cap = channel->queue.cap ? channel->queue.cap : CHANNEL_FIRST_CAP;
@@ -123,12 +123,12 @@ int channel_send(struct channel *channel, const uint8_t *bytes, size_t n)
 {
     assert(n <= MESSAGE_MAX_BYTES);
     if (channel_queued(channel) == 0) {
-        int rc = write_one(channel, bytes, n);
+        int rc = channel_write_one(channel, bytes, n);
         if (rc != -EAGAIN)
             return rc;
         uv_poll_start(&channel->writable, UV_READABLE, on_writable); /* readable means: the socket is writable */
     }
-    int rc = make_room(channel, 2 + n);
+    int rc = channel_make_room(channel, 2 + n);
     if (rc < 0)
         return rc;
     uint8_t *packet = channel->queue.bytes + channel->queue.tail;
@@ -201,7 +201,7 @@ int channel_open(struct channel *channel, uv_loop_t *loop, const char *address, 
     return 0;
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void channel_on_handle_closed(uv_handle_t *handle)
 {
     struct channel *channel = handle->data;
 
@@ -221,6 +221,6 @@ void channel_close(struct channel *channel)
     channel->socket = -1;
     channel->queue.head = channel->queue.tail = 0;
     channel->n_closing = 2;
-    uv_close((uv_handle_t *)&channel->readable, on_handle_closed);
-    uv_close((uv_handle_t *)&channel->writable, on_handle_closed);
+    uv_close((uv_handle_t *)&channel->readable, channel_on_handle_closed);
+    uv_close((uv_handle_t *)&channel->writable, channel_on_handle_closed);
 }

@@ -131,13 +131,13 @@ int connection_connect(int *out, const char *path, struct error *err)
     }
 }
 
-static void close_all(const int *fds, unsigned n)
+static void connection_close_all(const int *fds, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
 }
 
-static void end(struct connection *connection, const char *fault)
+static void connection_end(struct connection *connection, const char *fault)
 {
     if (connection->ended)
         return;
@@ -175,7 +175,7 @@ void connection_forbid_fds(int fd)
 
 /* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them:
  * so they are never in this process's table, where closing them could wait for the disk of a file. */
-static bool read_one(struct connection *connection)
+static bool connection_read_one(struct connection *connection)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(CONNECTION_MAX_FDS * sizeof(int))];
@@ -196,13 +196,14 @@ static bool read_one(struct connection *connection)
             connection->reset = true;
             return true;
         }
-        end(connection, NULL);
+        connection_end(connection, NULL);
         return false;
     }
     unsigned n_fds = received_fds(&header, fds);
     if (n == 0 || header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-        close_all(fds, n_fds);
-        end(connection,
+        connection_close_all(fds, n_fds);
+        connection_end(
+            connection,
             n == 0 ? NULL
             : connection->takes_no_fds && header.msg_flags & MSG_CTRUNC
                 ? "sent descriptors, which only the daemon's own user and root may: use programs of one build"
@@ -213,7 +214,7 @@ static bool read_one(struct connection *connection)
     return connection->fd >= 0 && !connection->ended;
 }
 
-static ssize_t write_one(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+static ssize_t connection_write_one(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(CONNECTION_MAX_FDS * sizeof(int))] = {0};
     struct iovec vector = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
@@ -241,15 +242,16 @@ static void drop_first(struct connection *connection)
 
     connection->first = packet->next;
     connection->n_queued--;
-    close_all(packet->fds, packet->n_fds);
+    connection_close_all(packet->fds, packet->n_fds);
     free(packet);
 }
 
-static void flush(struct connection *connection)
+static void connection_flush(struct connection *connection)
 {
     while (connection->first) {
         struct connection_packet *packet = connection->first;
-        if (write_one(connection->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) == -EAGAIN)
+        if (connection_write_one(connection->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) ==
+            -EAGAIN)
             return;
         drop_first(connection); /* sent; or the peer is gone, and reading will report it */
     }
@@ -259,7 +261,7 @@ static void flush(struct connection *connection)
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
-static void watch(struct connection *connection)
+static void connection_watch(struct connection *connection)
 {
     int events = UV_DISCONNECT | (connection->paused || connection->held ? 0 : UV_READABLE) |
                  (connection->first ? UV_WRITABLE : 0);
@@ -274,16 +276,16 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     struct connection *connection = poll->data;
 
     if (connection->first && (status < 0 || events & UV_WRITABLE))
-        flush(connection);
+        connection_flush(connection);
     if ((status < 0 || events & UV_DISCONNECT) && connection->held)
-        end(connection, NULL);
+        connection_end(connection, NULL);
     else if (status < 0 || events & UV_DISCONNECT)
         connection_drain(connection);
     else if (events & UV_READABLE && !connection->paused)
-        for (unsigned i = 0; i < CONNECTION_FAIR && !connection->paused && !connection->held && read_one(connection);
-             i++)
+        for (unsigned i = 0;
+             i < CONNECTION_FAIR && !connection->paused && !connection->held && connection_read_one(connection); i++)
             ;
-    watch(connection);
+    connection_watch(connection);
 }
 
 int connection_open(struct connection *connection, uv_loop_t *loop, int fd, const struct connection_events *events,
@@ -297,7 +299,7 @@ int connection_open(struct connection *connection, uv_loop_t *loop, int fd, cons
     }
     connection->poll.data = connection;
     connection->fd = fd;
-    watch(connection);
+    connection_watch(connection);
     return 0;
 }
 
@@ -316,7 +318,7 @@ static int enqueue(struct connection *connection, const uint8_t *bytes, size_t n
         packet->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
         if (packet->fds[i] < 0) {
             int rc = -errno;
-            close_all(packet->fds, i);
+            connection_close_all(packet->fds, i);
             free(packet);
             return rc;
         }
@@ -325,7 +327,7 @@ static int enqueue(struct connection *connection, const uint8_t *bytes, size_t n
         last = &(*last)->next;
     *last = packet;
     connection->n_queued++;
-    watch(connection);
+    connection_watch(connection);
     return 0;
 }
 
@@ -333,7 +335,7 @@ int connection_send(struct connection *connection, const uint8_t *bytes, size_t 
 {
     assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= CONNECTION_MAX_FDS && !connection->shut);
     if (!connection->first) {
-        ssize_t rc = write_one(connection->fd, bytes, n, fds, n_fds);
+        ssize_t rc = connection_write_one(connection->fd, bytes, n, fds, n_fds);
         if (rc >= 0 || rc == -EPIPE || rc == -ECONNRESET)
             return 0;
         if (rc != -EAGAIN)
@@ -345,31 +347,31 @@ int connection_send(struct connection *connection, const uint8_t *bytes, size_t 
 void connection_pause(struct connection *connection)
 {
     connection->paused = true;
-    watch(connection);
+    connection_watch(connection);
 }
 
 void connection_resume(struct connection *connection)
 {
     connection->paused = false;
-    watch(connection);
+    connection_watch(connection);
 }
 
 void connection_hold(struct connection *connection)
 {
     connection->held = true;
-    watch(connection);
+    connection_watch(connection);
 }
 
 void connection_release(struct connection *connection)
 {
     connection->held = false;
-    watch(connection);
+    connection_watch(connection);
 }
 
 void connection_drain(struct connection *connection)
 {
-    for (unsigned i = 0;
-         i < CONNECTION_DRAIN && connection->fd >= 0 && !connection->ended && !connection->held && read_one(connection);
+    for (unsigned i = 0; i < CONNECTION_DRAIN && connection->fd >= 0 && !connection->ended && !connection->held &&
+                         connection_read_one(connection);
          i++)
         ;
 }
@@ -377,10 +379,10 @@ void connection_drain(struct connection *connection)
 void connection_shutdown(struct connection *connection)
 {
     connection->shut = true;
-    flush(connection);
+    connection_flush(connection);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void connection_on_handle_closed(uv_handle_t *handle)
 {
     struct connection *connection = handle->data;
 
@@ -392,7 +394,7 @@ void connection_close(struct connection *connection)
     assert(connection->fd >= 0);
     while (connection->first)
         drop_first(connection);
-    uv_close((uv_handle_t *)&connection->poll, on_handle_closed);
+    uv_close((uv_handle_t *)&connection->poll, connection_on_handle_closed);
     close(connection->fd);
     connection->fd = -1;
 }

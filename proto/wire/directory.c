@@ -16,7 +16,7 @@
 enum { STALE_S = 60 }; /* age of a directory without a listening socket that may be removed */
 
 /* mkdir -p, private to the user. */
-static int make_directory(const char *path, struct error *err)
+static int directory_make_directory(const char *path, struct error *err)
 {
     char part[PATH_MAX];
 
@@ -177,7 +177,7 @@ void session_remove_stale(const char *directory)
 int directory_take(char out[DIRECTORY_MAX], int *lock, const char *path, struct error *err)
 {
     const bool was_there = access(path, F_OK) == 0;
-    int rc = make_directory(path, err);
+    int rc = directory_make_directory(path, err);
 
     if (rc == 0)
         rc = check_directory(path, err);

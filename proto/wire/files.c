@@ -72,7 +72,7 @@ static bool is_abandoned(const struct files *files)
 }
 
 /* Every later call fails likewise. */
-static int fail(struct files *files, int rc, const struct error *why, struct error *err)
+static int files_fail(struct files *files, int rc, const struct error *why, struct error *err)
 {
     if (!files->rc) {
         files->rc = rc;
@@ -88,7 +88,7 @@ static int check_alive(struct files *files, struct error *err)
     return files->rc ? error_set(err, files->rc, "%s", files->why.text) : 0;
 }
 
-static int await(struct files *files, struct error *err)
+static int files_await(struct files *files, struct error *err)
 {
     struct pollfd p = {.fd = files->socket, .events = POLLIN};
 
@@ -99,13 +99,13 @@ static int await(struct files *files, struct error *err)
 }
 
 /* The answer to the oldest request that has none. */
-static int take_answer(struct files *files, struct message *m, struct error *err)
+static int files_take_answer(struct files *files, struct message *m, struct error *err)
 {
     struct error why = {""};
     int rc = check_alive(files, err);
 
     if (!rc)
-        rc = await(files, err);
+        rc = files_await(files, err);
     if (rc)
         return rc;
     rc = files_receive(files->socket, m, &why);
@@ -113,7 +113,7 @@ static int take_answer(struct files *files, struct message *m, struct error *err
         rc = error_set(&why, -EPROTO, "it sent %s %ju where the answer to request %ju was due", message_name(m->kind),
                        (uintmax_t)m->sequence, (uintmax_t)files->n_done + 1);
     if (rc)
-        return fail(files, rc, &why, err);
+        return files_fail(files, rc, &why, err);
     files->n_done++;
     for (unsigned i = 0; i < FILES_WINDOWS; i++)
         if (files->windows[i].request == files->n_done)
@@ -121,7 +121,7 @@ static int take_answer(struct files *files, struct message *m, struct error *err
     return 0;
 }
 
-static int request(struct files *files, struct message *m, struct error *err)
+static int files_request(struct files *files, struct message *m, struct error *err)
 {
     struct error why = {""};
     int rc = check_alive(files, err);
@@ -132,27 +132,27 @@ static int request(struct files *files, struct message *m, struct error *err)
     m->sequence = files->n_sent + 1;
     rc = files_send(files->socket, m, &why);
     if (rc)
-        return fail(files, rc, &why, err);
+        return files_fail(files, rc, &why, err);
     files->n_sent++;
     return 0;
 }
 
-static bool is_same(const struct message *a, const struct message *b)
+static bool files_is_same(const struct message *a, const struct message *b)
 {
     return a->file.index == b->file.index && a->file.offset == b->file.offset && a->file.bytes == b->file.bytes;
 }
 
-static struct message read_of(uint32_t index, uint64_t offset, size_t n)
+static struct message files_read_of(uint32_t index, uint64_t offset, size_t n)
 {
     return (struct message){.file = {.act = FILE_READ, .index = index, .offset = offset, .bytes = n}};
 }
 
-static int fill(struct files *files, unsigned window, const struct message *read, struct error *err)
+static int files_fill(struct files *files, unsigned window, const struct message *read, struct error *err)
 {
     struct message m = *read;
 
     m.file.window = window;
-    const int rc = request(files, &m, err);
+    const int rc = files_request(files, &m, err);
     files->windows[window].request = rc ? 0 : m.sequence;
     files->windows[window].m = m;
     return rc;
@@ -163,7 +163,7 @@ static int await_request(struct files *files, uint64_t number, struct message *m
     int rc = 0;
 
     while (!rc && files->n_done < number)
-        rc = take_answer(files, m, err);
+        rc = files_take_answer(files, m, err);
     return rc;
 }
 
@@ -171,14 +171,14 @@ static int window(struct file_server *server, const void **out, uint32_t index, 
                   struct error *err)
 {
     struct files *files = (struct files *)server;
-    const struct message wanted = read_of(index, offset, n), next = read_of(index, offset + n, ahead);
+    const struct message wanted = files_read_of(index, offset, n), next = files_read_of(index, offset + n, ahead);
     const unsigned at = 1 - files->last;
     struct message m;
     int rc = check_alive(files, err);
 
     assert(n > 0 && n <= FILE_WINDOW && ahead <= FILE_WINDOW);
-    if (!rc && (!files->windows[at].request || !is_same(&files->windows[at].m, &wanted)))
-        rc = fill(files, at, &wanted, err);
+    if (!rc && (!files->windows[at].request || !files_is_same(&files->windows[at].m, &wanted)))
+        rc = files_fill(files, at, &wanted, err);
     if (!rc)
         rc = await_request(files, files->windows[at].request, &m, err);
     const int code = rc ? 0 : files->windows[at].code;
@@ -187,12 +187,12 @@ static int window(struct file_server *server, const void **out, uint32_t index, 
     if (!rc && code)
         return error_set(err, code, "cannot be read: %s", strerror(-code));
     if (!rc && ahead)
-        rc = fill(files, 1 - at, &next, err);
+        rc = files_fill(files, 1 - at, &next, err);
     *out = (const char *)files->memory.base + (size_t)at * FILE_WINDOW;
     return rc;
 }
 
-static const char *name_of(enum file_act act)
+static const char *files_name_of(enum file_act act)
 {
     switch (act) {
     case FILE_SIZE:
@@ -211,8 +211,8 @@ static const char *name_of(enum file_act act)
     return "?";
 }
 
-static int act(struct file_server *server, enum file_act what, uint32_t index, uint64_t offset, const void *bytes,
-               size_t n, uint64_t *size, struct error *err)
+static int files_act(struct file_server *server, enum file_act what, uint32_t index, uint64_t offset, const void *bytes,
+                     size_t n, uint64_t *size, struct error *err)
 {
     struct files *files = (struct files *)server;
     struct message m = {.file = {.act = what, .index = index, .offset = offset, .bytes = n}};
@@ -224,11 +224,11 @@ static int act(struct file_server *server, enum file_act what, uint32_t index, u
     if (!rc && n > 0)
         memcpy(files->memory.base, bytes, n);
     if (!rc)
-        rc = request(files, &m, err);
+        rc = files_request(files, &m, err);
     if (!rc)
         rc = await_request(files, m.sequence, &m, err);
     if (!rc && m.file_done.code)
-        return error_set(err, m.file_done.code, "%s: %s", name_of(what), strerror(-m.file_done.code));
+        return error_set(err, m.file_done.code, "%s: %s", files_name_of(what), strerror(-m.file_done.code));
     if (!rc && size)
         *size = m.file_done.size;
     return rc;
@@ -253,7 +253,7 @@ int files_open(struct files **out, int theirs[FILES_SENT + 1], bool trace, struc
     *out = NULL;
     if (!files)
         return error_memory(err);
-    *files = (struct files){.server = {window, act}, .socket = -1, .trace = -1, .n_holders = 1};
+    *files = (struct files){.server = {window, files_act}, .socket = -1, .trace = -1, .n_holders = 1};
     int rc = segment_create(&files->memory, "eps-files", FILES_BYTES, SEGMENT_READ_WRITE, err);
     if (!rc)
         rc = make_pair(&files->socket, &theirs[0], err);

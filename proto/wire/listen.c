@@ -117,7 +117,7 @@ static bool has_enough(const struct session_listener *listener, uid_t uid)
 }
 
 /* Returns why the peer is refused; NULL: it is admitted. */
-static const char *turn_away(const struct session_listener *listener, int fd, const struct connection_peer *peer)
+static const char *listen_turn_away(const struct session_listener *listener, int fd, const struct connection_peer *peer)
 {
     if (is_master(peer->uid))
         return NULL;
@@ -155,7 +155,7 @@ static void send_away(int fd, const char *why)
     close(fd);
 }
 
-static void admit(struct session_listener *listener, int fd)
+static void listen_admit(struct session_listener *listener, int fd)
 {
     struct session *s;
     struct connection_peer peer = {.uid = (uid_t)-1};
@@ -163,7 +163,7 @@ static void admit(struct session_listener *listener, int fd)
     uint32_t nonce;
 
     connection_peer(&peer, fd);
-    const char *why = turn_away(listener, fd, &peer);
+    const char *why = listen_turn_away(listener, fd, &peer);
     if (why) {
         session_note_away(listener, (int)peer.pid, peer.uid, "", why);
         send_away(fd, why);
@@ -234,7 +234,7 @@ int session_adopt(struct session_listener *listener, int fd)
 }
 
 /* Accepts the next peer that waits; -1: there is none. */
-static int accept_one(struct entrance *at)
+static int listen_accept_one(struct entrance *at)
 {
     struct session_listener *listener = at->listener;
     int fd = accept4(at->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -252,18 +252,18 @@ static bool has_enough_accepted(const struct entrance *at)
     return at == &at->listener->members && at->n_accepted >= MEMBERS;
 }
 
-static void on_connection(uv_poll_t *poll, int status, int events)
+static void listen_on_connection(uv_poll_t *poll, int status, int events)
 {
     struct entrance *at = poll->data;
     int fd = 0;
 
     (void)status, (void)events;
     for (unsigned i = 0; i < ACCEPTS && at->fd >= 0 && !has_enough_accepted(at); i++) {
-        fd = accept_one(at);
+        fd = listen_accept_one(at);
         if (fd < 0)
             break;
         at->n_accepted++;
-        admit(at->listener, fd);
+        listen_admit(at->listener, fd);
     }
     if (has_enough_accepted(at))
         uv_poll_stop(&at->poll);
@@ -274,10 +274,10 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     }
 }
 
-static void watch(struct entrance *at)
+static void listen_watch(struct entrance *at)
 {
     if (at->fd >= 0 && !has_enough_accepted(at))
-        uv_poll_start(&at->poll, UV_READABLE, on_connection);
+        uv_poll_start(&at->poll, UV_READABLE, listen_on_connection);
 }
 
 void session_refill(struct session_listener *listener)
@@ -289,7 +289,7 @@ void session_refill(struct session_listener *listener)
             connection_release(&s->connection);
         }
     listener->members.n_accepted = 0;
-    watch(&listener->members);
+    listen_watch(&listener->members);
 }
 
 static int open_spare(void)
@@ -301,8 +301,8 @@ static void on_retry(uv_timer_t *timer)
 {
     struct session_listener *listener = timer->data;
 
-    watch(&listener->owner);
-    watch(&listener->members);
+    listen_watch(&listener->owner);
+    listen_watch(&listener->members);
     if (listener->spare < 0)
         listener->spare = open_spare();
     if (++listener->n_retries < AWAY_RETRIES)
@@ -355,7 +355,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     uv_timer_init(loop, &listener->retry);
     listener->retry.data = listener;
     listener->n_handles = 2;
-    watch(&listener->owner);
+    listen_watch(&listener->owner);
     uv_timer_start(&listener->retry, on_retry, RETRY_MS, RETRY_MS);
     *out = listener;
     return 0;
@@ -376,7 +376,7 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
     connection_forbid_fds(listener->members.fd);
     listener->n_handles++;
     listener->group = listener->users = group;
-    watch(&listener->members);
+    listen_watch(&listener->members);
     return 0;
 }
 
@@ -385,7 +385,7 @@ void session_limit_group(struct session_listener *listener, gid_t users)
     listener->users = users;
 }
 
-static void give_back(struct session_listener *listener)
+static void listen_give_back(struct session_listener *listener)
 {
     if (--listener->n_handles > 0)
         return;
@@ -396,12 +396,12 @@ static void give_back(struct session_listener *listener)
 
 static void on_entrance_closed(uv_handle_t *handle)
 {
-    give_back(((struct entrance *)handle->data)->listener);
+    listen_give_back(((struct entrance *)handle->data)->listener);
 }
 
 static void on_retry_closed(uv_handle_t *handle)
 {
-    give_back(handle->data);
+    listen_give_back(handle->data);
 }
 
 static void close_entrance(struct entrance *at)

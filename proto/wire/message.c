@@ -103,7 +103,7 @@ static void job_opened(struct wire *w, struct message *m)
     wire_f64_from_0(w, &m->job_opened.predicted_optimizer_ms);
 }
 
-static void assign(struct wire *w, struct message *m)
+static void message_assign(struct wire *w, struct message *m)
 {
     wire_u32_in(w, &m->assign.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
     message_goal_fields(w, &m->assign.goal);
@@ -127,12 +127,12 @@ static void assign(struct wire *w, struct message *m)
         wire_wrong(w, "a stash without its bytes, or bytes without it");
 }
 
-static void assigned(struct wire *w, struct message *m)
+static void message_assigned(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->assigned.arena_bytes);
 }
 
-static void open_step(struct wire *w, struct message *m)
+static void message_open_step(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->open_step.step);
     wire_u32_in(w, &m->open_step.buffer, 0, 1);
@@ -145,7 +145,7 @@ static void open_step(struct wire *w, struct message *m)
     message_order_fields(w, &m->open_step.order);
 }
 
-static void share(struct wire *w, struct message *m)
+static void message_share(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->share.step);
     wire_u32_in(w, &m->share.buffer, 0, 1);
@@ -164,13 +164,13 @@ static void share(struct wire *w, struct message *m)
     wire_u32_in(w, &m->share.audited, 0, MESSAGE_MAX_PARTS);
 }
 
-static void pull(struct wire *w, struct message *m)
+static void message_pull(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->pull.version);
     wire_u32(w, &m->pull.unit);
 }
 
-static void weights(struct wire *w, struct message *m)
+static void message_weights(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->weights.version);
     wire_u32(w, &m->weights.unit);
@@ -191,7 +191,7 @@ static void loss(struct wire *w, struct message *m)
     wire_flag(w, &m->loss.finite);
 }
 
-static void contribution(struct wire *w, struct message *m)
+static void message_contribution(struct wire *w, struct message *m)
 {
     message_name_fields(w, &m->contribution.name);
     wire_u32(w, &m->contribution.slot);
@@ -200,7 +200,7 @@ static void contribution(struct wire *w, struct message *m)
     wire_u64(w, &m->contribution.sum.b);
 }
 
-static void free_slot(struct wire *w, struct message *m)
+static void message_free_slot(struct wire *w, struct message *m)
 {
     message_name_fields(w, &m->free.name);
     wire_u32(w, &m->free.slot);
@@ -215,7 +215,7 @@ static void digest(struct wire *w, struct message *m)
     wire_u64(w, &m->digest.digest);
 }
 
-static void grant(struct wire *w, struct message *m)
+static void message_grant(struct wire *w, struct message *m)
 {
     message_name_fields(w, &m->grant.name);
 }
@@ -225,7 +225,7 @@ static void done(struct wire *w, struct message *m)
     message_done_fields(w, &m->done);
 }
 
-static void map(struct wire *w, struct message *m)
+static void message_map(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->map.first);
 }
@@ -244,7 +244,7 @@ static void mapped(struct wire *w, struct message *m)
     }
 }
 
-static void evaluate(struct wire *w, struct message *m)
+static void message_evaluate(struct wire *w, struct message *m)
 {
     wire_u32_in(w, &m->evaluate.buffer, 0, 1);
     wire_u32(w, &m->evaluate.first_row);
@@ -260,7 +260,7 @@ static void evaluated(struct wire *w, struct message *m)
     wire_f64(w, &m->evaluated.sum);
 }
 
-static void generate(struct wire *w, struct message *m)
+static void message_generate(struct wire *w, struct message *m)
 {
     uint32_t n = 0;
 
@@ -277,7 +277,7 @@ static void generate(struct wire *w, struct message *m)
         wire_wrong(w, "a generation without tokens");
 }
 
-static void save(struct wire *w, struct message *m)
+static void message_save(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->save.step);
 }
@@ -289,7 +289,7 @@ static void save_failed(struct wire *w, struct message *m)
     wire_text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
 }
 
-static void lost(struct wire *w, struct message *m)
+static void message_lost(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->lost.worker);
     wire_u32(w, &m->lost.pid);
@@ -301,7 +301,7 @@ static void lost(struct wire *w, struct message *m)
     wire_text(w, m->lost.error.text, sizeof m->lost.error.text);
 }
 
-static void drain(struct wire *w, struct message *m)
+static void message_drain(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->drain.worker);
 }
@@ -338,7 +338,7 @@ static void file_done(struct wire *w, struct message *m)
     wire_u64(w, &m->file_done.size);
 }
 
-static void output_done(struct wire *w, struct message *m)
+static void message_output_done(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->output_done.id);
     wire_u32(w, &m->output_done.first_file);
@@ -352,7 +352,7 @@ static void job_number(struct wire *w, struct message *m)
     wire_u32(w, &m->stop.job);
 }
 
-static void queued(struct wire *w, struct message *m)
+static void message_queued(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->queued.job);
     wire_u32_in(w, &m->queued.place, 1, UINT32_MAX);
@@ -390,7 +390,7 @@ static void taken(struct wire *w, struct message *m)
         wire_wrong(w, "steps that end before they begin");
 }
 
-static void arrived(struct wire *w, struct message *m)
+static void message_arrived(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->arrived.step);
 }
@@ -430,36 +430,36 @@ static const struct {
     [MESSAGE_PONG] = {"PONG", pong, ALL, OVERTAKES},
     [MESSAGE_JOB] = {"JOB", job, CLIENTS, CARRIES},
     [MESSAGE_JOB_OPENED] = {"JOB_OPENED", job_opened, 0, CARRIES},
-    [MESSAGE_ASSIGN] = {"ASSIGN", assign, 0, CARRIES},
-    [MESSAGE_ASSIGNED] = {"ASSIGNED", assigned, WORKERS},
+    [MESSAGE_ASSIGN] = {"ASSIGN", message_assign, 0, CARRIES},
+    [MESSAGE_ASSIGNED] = {"ASSIGNED", message_assigned, WORKERS},
     [MESSAGE_RELEASE] = {"RELEASE", nothing, WORKERS},
     [MESSAGE_CLOSE] = {"CLOSE", nothing, CLIENTS},
-    [MESSAGE_OPEN_STEP] = {"OPEN_STEP", open_step, CLIENTS},
-    [MESSAGE_SHARE] = {"SHARE", share},
-    [MESSAGE_PULL] = {"PULL", pull, WORKERS, OVERTAKES},
-    [MESSAGE_WEIGHTS] = {"WEIGHTS", weights},
-    [MESSAGE_VOID] = {"VOID", pull},
-    [MESSAGE_READ] = {"READ", pull, WORKERS, OVERTAKES},
+    [MESSAGE_OPEN_STEP] = {"OPEN_STEP", message_open_step, CLIENTS},
+    [MESSAGE_SHARE] = {"SHARE", message_share},
+    [MESSAGE_PULL] = {"PULL", message_pull, WORKERS, OVERTAKES},
+    [MESSAGE_WEIGHTS] = {"WEIGHTS", message_weights},
+    [MESSAGE_VOID] = {"VOID", message_pull},
+    [MESSAGE_READ] = {"READ", message_pull, WORKERS, OVERTAKES},
     [MESSAGE_LOSS] = {"LOSS", loss, WORKERS, OVERTAKES},
-    [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution, WORKERS},
-    [MESSAGE_FREE] = {"FREE", free_slot, 0, OVERTAKES},
+    [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", message_contribution, WORKERS},
+    [MESSAGE_FREE] = {"FREE", message_free_slot, 0, OVERTAKES},
     [MESSAGE_DIGEST] = {"DIGEST", digest, WORKERS},
-    [MESSAGE_GRANT] = {"GRANT", grant, 0, OVERTAKES},
-    [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
+    [MESSAGE_GRANT] = {"GRANT", message_grant, 0, OVERTAKES},
+    [MESSAGE_ARRIVED] = {"ARRIVED", message_arrived},
     [MESSAGE_COVERED] = {"COVERED", done},
     [MESSAGE_DONE] = {"DONE", done},
-    [MESSAGE_MAP] = {"MAP", map, CLIENTS},
+    [MESSAGE_MAP] = {"MAP", message_map, CLIENTS},
     [MESSAGE_MAPPED] = {"MAPPED", mapped, 0, CARRIES},
-    [MESSAGE_EVALUATE] = {"EVALUATE", evaluate, CLIENTS},
+    [MESSAGE_EVALUATE] = {"EVALUATE", message_evaluate, CLIENTS},
     [MESSAGE_EVALUATED] = {"EVALUATED", evaluated, WORKERS},
-    [MESSAGE_GENERATE] = {"GENERATE", generate, CLIENTS},
+    [MESSAGE_GENERATE] = {"GENERATE", message_generate, CLIENTS},
     [MESSAGE_GENERATED] = {"GENERATED", nothing, WORKERS},
-    [MESSAGE_SAVE] = {"SAVE", save, CLIENTS | VIEWERS},
-    [MESSAGE_SAVED] = {"SAVED", save},
+    [MESSAGE_SAVE] = {"SAVE", message_save, CLIENTS | VIEWERS},
+    [MESSAGE_SAVED] = {"SAVED", message_save},
     [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
     [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing, VIEWERS, CARRIES},
     [MESSAGE_OUTPUT] = {"OUTPUT", output},
-    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done, CLIENTS},
+    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", message_output_done, CLIENTS},
     [MESSAGE_STATUS] = {"STATUS", message_status_body, CLIENTS | VIEWERS},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", message_status_reply_body},
     [MESSAGE_MEMORY] = {"MEMORY", message_memory_body, CLIENTS | VIEWERS},
@@ -474,9 +474,9 @@ static const struct {
     [MESSAGE_STOP] = {"STOP", job_number, CLIENTS | VIEWERS},
     [MESSAGE_REFUSED] = {"REFUSED", refused, WORKERS},
     [MESSAGE_FAILED] = {"FAILED", refused, WORKERS},
-    [MESSAGE_LOST] = {"LOST", lost},
-    [MESSAGE_DRAIN] = {"DRAIN", drain, ALL, OVERTAKES},
-    [MESSAGE_QUEUED] = {"QUEUED", queued},
+    [MESSAGE_LOST] = {"LOST", message_lost},
+    [MESSAGE_DRAIN] = {"DRAIN", message_drain, ALL, OVERTAKES},
+    [MESSAGE_QUEUED] = {"QUEUED", message_queued},
     [MESSAGE_QUEUE] = {"QUEUE", nothing, CLIENTS | VIEWERS},
     [MESSAGE_QUEUE_REPLY] = {"QUEUE_REPLY", message_queue_reply_body},
     [MESSAGE_DESCRIBE] = {"DESCRIBE", job_number, CLIENTS},

@@ -10,21 +10,21 @@
 #include <unistd.h>
 
 /* Rounds up to whole pages; 0 if that passes the largest file size. */
-static size_t rounded(size_t bytes)
+static size_t segment_rounded(size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     return bytes > INT64_MAX - page ? 0 : (bytes + page - 1) / page * page;
 }
 
-static int map(struct segment *segment, int protection)
+static int segment_map(struct segment *segment, int protection)
 {
-    void *base = mmap(NULL, rounded(segment->bytes), protection, MAP_SHARED, segment->fd, 0);
+    void *base = mmap(NULL, segment_rounded(segment->bytes), protection, MAP_SHARED, segment->fd, 0);
 
     if (base == MAP_FAILED)
         return -errno;
     segment->base = base;
-    (void)madvise(base, rounded(segment->bytes), MADV_HUGEPAGE); /* most systems refuse it for shared memory */
+    (void)madvise(base, segment_rounded(segment->bytes), MADV_HUGEPAGE); /* most systems refuse it for shared memory */
     return 0;
 }
 
@@ -36,18 +36,18 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
 
     assert(bytes > 0);
     *out = (struct segment){0};
-    if (rounded(bytes) == 0)
+    if (segment_rounded(bytes) == 0)
         return error_set(err, -ENOMEM, "%zu bytes of shared memory for %s: no system has that much", bytes, name);
     segment.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (segment.fd < 0)
         return error_set(err, -errno, "shared memory for %s: %s", name, strerror(errno));
-    if (ftruncate(segment.fd, (off_t)rounded(bytes)) < 0)
+    if (ftruncate(segment.fd, (off_t)segment_rounded(bytes)) < 0)
         rc = -errno;
     if (rc == 0)
-        rc = map(&segment, PROT_READ | PROT_WRITE);
+        rc = segment_map(&segment, PROT_READ | PROT_WRITE);
     if (rc == 0 && fcntl(segment.fd, F_ADD_SEALS, seals) < 0) { /* after mapping: existing mappings stay writable */
         rc = -errno;
-        munmap(segment.base, rounded(bytes));
+        munmap(segment.base, segment_rounded(bytes));
     }
     if (rc < 0) {
         close(segment.fd);
@@ -61,7 +61,7 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
 }
 
 /* Checks that a mapping of bytes cannot raise SIGBUS. */
-static int check(int fd, size_t bytes, struct error *err)
+static int segment_check(int fd, size_t bytes, struct error *err)
 {
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -81,11 +81,11 @@ static int check(int fd, size_t bytes, struct error *err)
 int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_access access, struct error *err)
 {
     struct segment segment = {.bytes = bytes, .fd = fd};
-    int rc = check(fd, bytes, err);
+    int rc = segment_check(fd, bytes, err);
 
     *out = (struct segment){0};
     if (rc == 0) {
-        rc = map(&segment, access == SEGMENT_READ ? PROT_READ : PROT_READ | PROT_WRITE);
+        rc = segment_map(&segment, access == SEGMENT_READ ? PROT_READ : PROT_READ | PROT_WRITE);
         if (rc < 0)
             error_set(err, rc, "mapping %zu bytes of shared memory: %s%s", bytes, strerror(-rc),
                       rc == -ENOMEM ? ": raise the limit of addresses (ulimit -v)" : "");
@@ -134,7 +134,7 @@ void segment_close(struct segment *segment)
 {
     if (!segment->base)
         return;
-    munmap(segment->base, rounded(segment->bytes));
+    munmap(segment->base, segment_rounded(segment->bytes));
     if (segment->fd >= 0)
         close(segment->fd);
     *segment = (struct segment){0};

@@ -22,7 +22,7 @@ enum {
     IDLE_TICKS = 3, /* ticks without reading after which a peer is given up */
 };
 
-static void on_tick(uv_timer_t *timer);
+static void session_on_tick(uv_timer_t *timer);
 
 void session_enter(struct session *s, enum session_state state)
 {
@@ -31,11 +31,11 @@ void session_enter(struct session *s, enum session_state state)
     if (state == SESSION_CLOSING)
         return;
     uv_update_time(s->loop); /* a caller that was busy for long would otherwise get its first tick at once */
-    uv_timer_start(&s->timer, on_tick, s->tick_ms, s->tick_ms);
+    uv_timer_start(&s->timer, session_on_tick, s->tick_ms, s->tick_ms);
 }
 
 /* Sets the reason of the end, unless one was given before. */
-static void decide(struct session *s, enum message_end end, const char *reason)
+static void session_decide(struct session *s, enum message_end end, const char *reason)
 {
     if (s->decided)
         return;
@@ -69,11 +69,11 @@ void session_close_links(struct session *s)
         channel_close(&s->channel);
 }
 
-static void on_handle_closed(struct session *s);
+static void session_on_handle_closed(struct session *s);
 
 static void on_timer_closed(uv_handle_t *handle)
 {
-    on_handle_closed(handle->data);
+    session_on_handle_closed(handle->data);
 }
 
 /* Nothing more is sent or delivered. */
@@ -81,7 +81,7 @@ void session_finish(struct session *s, enum message_end end, const char *reason)
 {
     if (s->state == SESSION_CLOSING)
         return;
-    decide(s, end, reason);
+    session_decide(s, end, reason);
     session_enter(s, SESSION_CLOSING);
     session_close_links(s);
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);
@@ -131,7 +131,7 @@ void session_refuse_code(struct session *s, enum message_end end, int code, cons
 
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
-    decide(s, END_DISMISSED, reason);
+    session_decide(s, END_DISMISSED, reason);
     if (s->state == SESSION_RETRYING || s->state == SESSION_ENDING) {
         session_finish(s, END_DISMISSED, reason);
         return;
@@ -159,7 +159,7 @@ void session_fault(struct session *s, int code, const char *format, ...)
 }
 
 /* Decodes a packet of a link. If it is not the link's next message, begins the end and returns false. */
-static bool receive(struct session *s, struct message *m, uint64_t *received, const uint8_t *bytes, size_t n)
+static bool session_receive(struct session *s, struct message *m, uint64_t *received, const uint8_t *bytes, size_t n)
 {
     const char *why;
     int rc = message_decode(m, bytes, n, &why);
@@ -199,7 +199,7 @@ static void send_by_carrier(struct session *s, const struct message *m)
 static bool on_life(struct session *s, const struct message *m, const char *link)
 {
     if (m->kind == MESSAGE_BYE) {
-        decide(s, END_CLOSED, "closed");
+        session_decide(s, END_CLOSED, "closed");
         if (!s->by_connection)
             connection_drain(&s->connection); /* packets there were sent earlier */
         session_finish(s, END_CLOSED, NULL);
@@ -258,14 +258,15 @@ static bool may_have(struct session *s, const struct message *m, unsigned n_fds)
     return false;
 }
 
-static void on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
-                                 unsigned n_fds)
+static void session_on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
+                                         unsigned n_fds)
 {
     struct session *s = connection->data;
     struct message m;
     bool ours = true; /* false: the callee closes them */
 
-    if ((s->state != SESSION_LEAVING || s->by_connection) && receive(s, &m, &s->on_connection.received, bytes, n)) {
+    if ((s->state != SESSION_LEAVING || s->by_connection) &&
+        session_receive(s, &m, &s->on_connection.received, bytes, n)) {
         if (s->state != SESSION_LEAVING)
             ours = !may_have(s, &m, n_fds) || on_connection_message(s, &m);
         else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
@@ -286,7 +287,7 @@ static void on_ending(struct session *s)
         session_finish(s, END_LOST, "killed");
 }
 
-static void on_connection_end(struct connection *connection, const char *what)
+static void session_on_connection_end(struct connection *connection, const char *what)
 {
     struct session *s = connection->data;
 
@@ -296,7 +297,7 @@ static void on_connection_end(struct connection *connection, const char *what)
     }
     if (s->state == SESSION_OPEN && !what) {
         session_enter(s, SESSION_ENDING);
-        uv_timer_start(&s->timer, on_tick, ENDING_MS, ENDING_MS);
+        uv_timer_start(&s->timer, session_on_tick, ENDING_MS, ENDING_MS);
         on_ending(s);
         return;
     }
@@ -305,13 +306,13 @@ static void on_connection_end(struct connection *connection, const char *what)
     session_finish(s, END_LOST, "closed before the session was open");
 }
 
-static void on_connection_closed(struct connection *connection)
+static void session_on_connection_closed(struct connection *connection)
 {
-    on_handle_closed(connection->data);
+    session_on_handle_closed(connection->data);
 }
 
-static const struct connection_events connection_events = {on_connection_packet, on_connection_end,
-                                                           on_connection_closed};
+static const struct connection_events connection_events = {session_on_connection_packet, session_on_connection_end,
+                                                           session_on_connection_closed};
 
 /* Handles the session's own messages on the channel; false for others. */
 static bool on_channel_message(struct session *s, const struct message *m)
@@ -332,7 +333,7 @@ static void on_channel_packet(struct channel *channel, const uint8_t *bytes, siz
     struct session *s = channel->data;
     struct message m;
 
-    if (!receive(s, &m, &s->on_channel.received, bytes, n))
+    if (!session_receive(s, &m, &s->on_channel.received, bytes, n))
         return;
     if (s->state == SESSION_LEAVING) { /* both sides want to end: neither waits for the other */
         if (m.kind == MESSAGE_BYE)
@@ -350,12 +351,12 @@ static void on_channel_fault(struct channel *channel, const char *what)
 
 static void on_channel_closed(struct channel *channel)
 {
-    on_handle_closed(channel->data);
+    session_on_handle_closed(channel->data);
 }
 
 static const struct channel_events channel_events = {on_channel_packet, on_channel_fault, on_channel_closed};
 
-static void on_handle_closed(struct session *s)
+static void session_on_handle_closed(struct session *s)
 {
     s->n_handles--;
     if (s->state == SESSION_RETRYING && s->n_handles == 1) /* only the timer is left */
@@ -377,7 +378,7 @@ static void check_process(struct session *s)
         return;
     connection_drain(&s->connection);
     if (s->state == SESSION_OPEN)
-        on_connection_end(&s->connection, NULL);
+        session_on_connection_end(&s->connection, NULL);
 }
 
 static void on_open_tick(struct session *s)
@@ -409,7 +410,7 @@ static void on_leaving_tick(struct session *s)
         session_finish(s, END_CLOSED, NULL);
 }
 
-static void on_tick(uv_timer_t *timer)
+static void session_on_tick(uv_timer_t *timer)
 {
     struct session *s = timer->data;
 
@@ -529,7 +530,7 @@ void session_close(struct session *s)
 
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
-    decide(s, END_CLOSED, NULL);
+    session_decide(s, END_CLOSED, NULL);
     if (s->state != SESSION_OPEN) {
         session_finish(s, END_CLOSED, NULL);
         return;
@@ -592,5 +593,5 @@ uid_t session_peer_uid(const struct session *s)
 void session_set_tick(struct session *s, unsigned ms)
 {
     s->tick_ms = ms;
-    uv_timer_start(&s->timer, on_tick, ms, ms);
+    uv_timer_start(&s->timer, session_on_tick, ms, ms);
 }

@@ -17,7 +17,7 @@ enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options */
 enum { LEARNED_BYTES = 96 };       /* per learned token: English takes 46, a script with two bytes a letter 80 */
 
 /* Owned; NULL: no memory. options and files may be NULL. */
-static char *encode(json_t *options, json_t *files)
+static char *training_text_encode(json_t *options, json_t *files)
 {
     json_t *all = json_object(), *none = json_object();
     const int rc = json_object_set(all, "options", options ? options : none) ||
@@ -31,7 +31,7 @@ static char *encode(json_t *options, json_t *files)
 
 uint64_t training_text_saved_bytes(json_t *files, uint32_t n_learned)
 {
-    char *text = encode(NULL, n_learned ? NULL : files); /* the same size before and after learning */
+    char *text = training_text_encode(NULL, n_learned ? NULL : files); /* the same size before and after learning */
     const size_t n = text ? strlen(text) : 0;
 
     free(text);
@@ -47,7 +47,7 @@ uint64_t training_text_room(json_t *files, uint32_t n_learned)
 
 int training_text_seal(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
 {
-    char *text = encode(options, files);
+    char *text = training_text_encode(options, files);
     size_t n = text ? strlen(text) : 0;
     int rc;
 
@@ -87,7 +87,7 @@ static bool is_own_name(const char *name)
 
 enum { OWN_FILES = 3 }; /* those of own[] that training.json lists */
 
-static int check(json_t *parsed, struct error *err)
+static int training_text_check(json_t *parsed, struct error *err)
 {
     json_t *options = json_object_get(parsed, "options"), *files = json_object_get(parsed, "files"), *text;
     const char *name;
@@ -117,7 +117,7 @@ int training_text_parse(json_t **out, const char *text, size_t n_bytes, struct e
     *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!*out)
         return error_set(err, -EINVAL, "the job's side file: %s at byte %d", why.text, why.position);
-    int rc = check(*out, err);
+    int rc = training_text_check(*out, err);
     if (rc) {
         json_decref(*out);
         *out = NULL;

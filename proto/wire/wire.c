@@ -11,7 +11,7 @@ void wire_wrong(struct wire *w, const char *why)
 }
 
 /* True if n more bytes fit. */
-static bool take(struct wire *w, size_t n)
+static bool wire_take(struct wire *w, size_t n)
 {
     if (n > w->end - w->at)
         wire_wrong(w, "shorter than its kind");
@@ -36,7 +36,7 @@ uint64_t wire_get(const uint8_t *from, unsigned bytes)
 /* Writes value to the message, or reads it (0 after a fault). */
 static uint64_t number(struct wire *w, uint64_t value, unsigned bytes)
 {
-    if (!take(w, bytes))
+    if (!wire_take(w, bytes))
         return 0;
     if (w->to)
         wire_put(w->to + w->at, value, bytes);
@@ -121,7 +121,7 @@ unsigned wire_choice(struct wire *w, unsigned value, unsigned first, unsigned la
 
 /* Length of the printable UTF-8 character at s (n > 0 bytes); 0 for control characters, overlong forms, surrogates and
  * truncation. So a text is safe for a terminal. */
-static size_t character(const uint8_t *s, size_t n)
+static size_t wire_character(const uint8_t *s, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t length = s[0] < 0x80 ? 1 : s[0] >= 0xF8 ? 0 : s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : s[0] >= 0xC0 ? 2 : 0;
@@ -140,14 +140,14 @@ static size_t character(const uint8_t *s, size_t n)
 }
 
 /* A sentence may quote a file, so unprintable bytes become '?' without an error. */
-static void write_text(uint8_t *to, const char *text, size_t size)
+static void wire_write_text(uint8_t *to, const char *text, size_t size)
 {
     size_t n = strnlen(text, size - 1), length;
 
     memset(to, 0, size);
     memcpy(to, text, n);
     for (size_t i = 0; i < n; i += length) {
-        length = character(to + i, n - i);
+        length = wire_character(to + i, n - i);
         if (length == 0) {
             to[i] = '?';
             length = 1;
@@ -155,7 +155,7 @@ static void write_text(uint8_t *to, const char *text, size_t size)
     }
 }
 
-static void read_text(struct wire *w, char *text, const uint8_t *from, size_t size)
+static void wire_read_text(struct wire *w, char *text, const uint8_t *from, size_t size)
 {
     const uint8_t *stop = memchr(from, 0, size);
     size_t n = stop ? (size_t)(stop - from) : 0, length = 1;
@@ -166,7 +166,7 @@ static void read_text(struct wire *w, char *text, const uint8_t *from, size_t si
         if (stop && from[i])
             wire_wrong(w, "bytes after the end of a text");
     for (size_t i = 0; i < n && length > 0; i += length) {
-        length = character(from + i, n - i);
+        length = wire_character(from + i, n - i);
         if (length == 0)
             wire_wrong(w, "a text that is not printable UTF-8");
     }
@@ -176,11 +176,11 @@ static void read_text(struct wire *w, char *text, const uint8_t *from, size_t si
 
 void wire_text(struct wire *w, char *value, size_t size)
 {
-    if (!take(w, size))
+    if (!wire_take(w, size))
         return;
     if (w->to)
-        write_text(w->to + w->at, value, size);
+        wire_write_text(w->to + w->at, value, size);
     else
-        read_text(w, value, w->from + w->at, size);
+        wire_read_text(w, value, w->from + w->at, size);
     w->at += size;
 }

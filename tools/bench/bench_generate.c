@@ -39,7 +39,7 @@ struct bench {
     double since_ms;   /* time of the last one */
 };
 
-static void check(int rc, const char *what, const struct error *err)
+static void bench_generate_check(int rc, const char *what, const struct error *err)
 {
     if (rc == 0)
         return;
@@ -51,7 +51,7 @@ enum { PIECE = 1 << 12, LINES = 8 };
 typedef uint64_t line __attribute__((vector_size(64)));
 
 /* Sums whole cache lines, eight at a time, so that memory is the only bottleneck. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t read_piece(const line *from)
+__attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t bench_generate_read_piece(const line *from)
 {
     line sum[LINES] = {{0}};
 
@@ -63,7 +63,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t rea
     return sum[0][0] ^ sum[0][7];
 }
 
-static void read_all(const struct bench *b, struct samples *out)
+static void bench_generate_read_all(const struct bench *b, struct samples *out)
 {
     const size_t n = b->model.segment_n / 16 / PIECE * PIECE;
     const line *from = (const line *)b->buffer;
@@ -72,7 +72,7 @@ static void read_all(const struct bench *b, struct samples *out)
 
 #pragma omp parallel for schedule(dynamic) reduction(+ : total)
     for (size_t i = 0; i < n; i += PIECE)
-        total += read_piece(from + i);
+        total += bench_generate_read_piece(from + i);
     __asm__ volatile("" ::"r"(total));
     out->ms[out->n++] = (samples_now_ms() - start) * (double)b->model.segment_n / (double)(n * 16);
 }
@@ -87,7 +87,7 @@ static uint32_t likeliest(const struct bench *b, const float *logits)
     return best;
 }
 
-static int pull(void *context, uint64_t version, uint32_t unit)
+static int bench_generate_pull(void *context, uint64_t version, uint32_t unit)
 {
     struct bench *b = context;
 
@@ -96,7 +96,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, struct device_link_weights *weights)
+static int bench_generate_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct bench *b = context;
     const float *const at =
@@ -106,7 +106,7 @@ static int wait_weights(void *context, struct device_link_weights *weights)
     return 0;
 }
 
-static int ended(void *context)
+static int bench_generate_ended(void *context)
 {
     (void)context;
     return 0;
@@ -114,12 +114,14 @@ static int ended(void *context)
 
 static void run_direct(struct bench *b, uint32_t first, uint32_t n)
 {
-    static const struct device_link link = {.pull = pull, .wait_weights = wait_weights, .ended = ended};
+    static const struct device_link link = {.pull = bench_generate_pull,
+                                            .wait_weights = bench_generate_wait_weights,
+                                            .ended = bench_generate_ended};
     const struct plan_tokens row = {.first = first, .n = n};
     const struct device_run run = {.ids = b->ids, .rows = &row, .n_rows = 1, .logits = b->logits};
     struct error err = {""};
 
-    check(device_worker_generate(&b->worker, &run, &link, b, &err), "worker", &err);
+    bench_generate_check(device_worker_generate(&b->worker, &run, &link, b, &err), "worker", &err);
     if (first + n < SEQ)
         b->ids[first + n] = likeliest(b, b->logits);
 }
@@ -134,7 +136,7 @@ static void time_direct(struct bench *b, uint32_t first)
 }
 
 /* The first token belongs to the prompt; after each later one, the other two run. */
-static void on_token(void *user, uint32_t id, const char *text, size_t n)
+static void bench_generate_on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct bench *b = user;
 
@@ -142,21 +144,21 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
     if (b->n_tokens++ > 0)
         samples_add(&b->processes, b->since_ms);
     if (b->n_tokens % TOKENS == 1 && b->n_tokens < SEQ - PROMPT) {
-        read_all(b, &b->read);
+        bench_generate_read_all(b, &b->read);
         time_direct(b, PROMPT + b->n_tokens - 1);
-        read_all(b, &b->read);
+        bench_generate_read_all(b, &b->read);
     }
     b->since_ms = samples_now_ms();
 }
 
-static FILE *create(const struct bench *b, const char *name)
+static FILE *bench_generate_create(const struct bench *b, const char *name)
 {
     char path[96];
 
     snprintf(path, sizeof path, "%s/%s", b->directory, name);
     FILE *file = fopen(path, "w");
     struct error err;
-    check(file ? 0 : error_set(&err, -errno, "it cannot be written"), path, &err);
+    bench_generate_check(file ? 0 : error_set(&err, -errno, "it cannot be written"), path, &err);
     return file;
 }
 
@@ -167,21 +169,22 @@ static void make_model(struct bench *b)
     struct error err = {""};
 
     snprintf(b->directory, sizeof b->directory, "/tmp/bench_generate.XXXXXX");
-    check(mkdtemp(b->directory) ? 0 : error_set(&err, -errno, "it cannot be made"), b->directory, &err);
-    FILE *config = create(b, "config.json"), *weights = create(b, "model.safetensors");
+    bench_generate_check(mkdtemp(b->directory) ? 0 : error_set(&err, -errno, "it cannot be made"), b->directory, &err);
+    FILE *config = bench_generate_create(b, "config.json"), *weights = bench_generate_create(b, "model.safetensors");
     fprintf(config,
             "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, \"n_positions\": %u, "
             "\"vocab_size\": %u}",
             c->n_layers, c->n_heads, c->width, c->n_positions, c->vocabulary);
     fclose(config);
-    check(store_init(&b->store, &b->model, &(struct store_options){.train = false}, &b->host, &err), "store", &err);
+    bench_generate_check(store_init(&b->store, &b->model, &(struct store_options){.train = false}, &b->host, &err),
+                         "store", &err);
     store_draw(&b->store, 1);
     struct store_files files;
-    check(store_files_init(&files, &b->store, &err), "files", &err);
-    check(store_files_begin(&files, file_own(fileno(weights)), file_own(-1), NULL, &err), "files", &err);
+    bench_generate_check(store_files_init(&files, &b->store, &err), "files", &err);
+    bench_generate_check(store_files_begin(&files, file_own(fileno(weights)), file_own(-1), NULL, &err), "files", &err);
     for (uint32_t unit = 0; unit < b->model.n_units; unit++)
-        check(store_files_write(&files, unit, &err), "files", &err);
-    check(store_files_end(&files, &err), "files", &err);
+        bench_generate_check(store_files_write(&files, unit, &err), "files", &err);
+    bench_generate_check(store_files_end(&files, &err), "files", &err);
     store_files_free(&files);
     fclose(weights);
 }
@@ -200,11 +203,12 @@ static void open_direct(struct bench *b)
     struct error err = {""};
 
     b->logits = calloc(b->model.config.vocabulary, sizeof *b->logits);
-    check(b->logits ? 0 : error_memory(&err), "logits", &err);
-    check(plan_search(&plan, &b->model, &options.setting, &wish, profile_default("cpu"), b->device_mem, &err), "plan",
-          &err);
+    bench_generate_check(b->logits ? 0 : error_memory(&err), "logits", &err);
+    bench_generate_check(plan_search(&plan, &b->model, &options.setting, &wish, profile_default("cpu"), b->device_mem,
+                                     &err),
+                         "plan", &err);
     options.choice = plan.choice;
-    check(device_worker_init(&b->worker, &options, &b->device, &err), "worker", &err);
+    bench_generate_check(device_worker_init(&b->worker, &options, &b->device, &err), "worker", &err);
 }
 
 static void make_buffer(struct bench *b)
@@ -213,16 +217,16 @@ static void make_buffer(struct bench *b)
     struct error err = {""};
 
     b->buffer = aligned_alloc(huge, bytes);
-    check(b->buffer ? 0 : error_memory(&err), "buffer", &err);
+    bench_generate_check(b->buffer ? 0 : error_memory(&err), "buffer", &err);
     madvise(b->buffer, bytes, MADV_HUGEPAGE);
     memset(b->buffer, 1, bytes);
 }
 
-static void generate(struct bench *b)
+static void bench_generate_generate(struct bench *b)
 {
     const struct eps_prompt prompt = {.ids = b->ids, .n_ids = PROMPT};
     struct eps_generate_options options = eps_generate_defaults();
-    const struct eps_generate_events events = {.on_token = on_token};
+    const struct eps_generate_events events = {.on_token = bench_generate_on_token};
     struct eps_error error = {""};
 
     options.model = b->directory, options.device_mem = b->device_mem;
@@ -235,7 +239,7 @@ static void generate(struct bench *b)
     }
 }
 
-static void print(struct bench *b)
+static void bench_generate_print(struct bench *b)
 {
     const double all = (double)b->model.segment_n * 4, bytes = (double)b->generated.token_bytes;
     const double read = all / samples_median(&b->read), direct = bytes / samples_median(&b->direct);
@@ -276,17 +280,17 @@ int main(int argc, char **argv)
         config.n_heads = (uint32_t)atoi(argv[3]), config.vocabulary = (uint32_t)atoi(argv[4]);
     }
     if (argc > 5)
-        check(process_parse_bytes(&b.device_mem, "DEVICE_MEM", argv[5], &err), argv[5], &err);
+        bench_generate_check(process_parse_bytes(&b.device_mem, "DEVICE_MEM", argv[5], &err), argv[5], &err);
     config.inner_width = 4 * config.width;
-    check(model_init(&b.model, &config, &err), "model", &err);
+    bench_generate_check(model_init(&b.model, &config, &err), "model", &err);
     make_model(&b);
     open_direct(&b);
     make_buffer(&b);
     for (uint32_t i = 0; i < PROMPT; i++)
         b.ids[i] = i % config.vocabulary;
     run_direct(&b, 0, PROMPT);
-    generate(&b);
-    print(&b);
+    bench_generate_generate(&b);
+    bench_generate_print(&b);
     device_worker_free(&b.worker);
     store_free(&b.store);
     free(b.buffer);

@@ -30,7 +30,7 @@ struct errors {
 };
 
 /* Above 0, at most 1. */
-static double uniform(struct arrays *a)
+static double bench_moments_uniform(struct arrays *a)
 {
     a->state = a->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (double)((a->state >> 11) + 1) * 0x1p-53;
@@ -39,13 +39,13 @@ static double uniform(struct arrays *a)
 static void draw_gradient(struct arrays *a, unsigned n_parts)
 {
     for (size_t i = 0; i < N; i += 2) {
-        const double r = sqrt(-2 * log(uniform(a))), turn = 2 * M_PI * uniform(a);
+        const double r = sqrt(-2 * log(bench_moments_uniform(a))), turn = 2 * M_PI * bench_moments_uniform(a);
         a->g[i] = a->scale[i] * (float)((0.1 + r * cos(turn)) / n_parts);
         a->g[i + 1] = a->scale[i + 1] * (float)((0.1 + r * sin(turn)) / n_parts);
     }
 }
 
-static void step(struct arrays *a, uint64_t t, unsigned n_parts)
+static void bench_moments_step(struct arrays *a, uint64_t t, unsigned n_parts)
 {
     struct parameters wide = {
         .kernel = optimizer_find(OPTIMIZER_ISA_BEST), .n = N, .w = a->scale, .m = a->m, .v = a->v};
@@ -65,7 +65,7 @@ static void step(struct arrays *a, uint64_t t, unsigned n_parts)
     }
 }
 
-static void add(struct errors *errors, double error)
+static void bench_moments_add(struct errors *errors, double error)
 {
     errors->sum += error, errors->squares += error * error;
 }
@@ -77,20 +77,20 @@ static void print_errors(const char *name, const struct errors *errors)
     printf("  %s %+.5f +- %.5f, deviation %.4f", name, errors->sum / N, 2 * deviation / sqrt(N), deviation);
 }
 
-static void run(struct arrays *a, unsigned n_parts)
+static void bench_moments_run(struct arrays *a, unsigned n_parts)
 {
     struct errors m = {0}, v = {0}, update = {0};
 
     *a = (struct arrays){.state = 1};
     for (size_t i = 0; i < N; i++)
-        a->scale[i] = (float)pow(10, -4 * uniform(a));
+        a->scale[i] = (float)pow(10, -4 * bench_moments_uniform(a));
     for (uint64_t t = 1; t <= STEPS; t++)
-        step(a, t, n_parts);
+        bench_moments_step(a, t, n_parts);
     for (size_t i = 0; i < N; i++) {
         const double ratio = (double)number_from_v16(a->v16[i]) / (double)a->v[i];
-        add(&v, ratio - 1);
-        add(&m, ((double)number_from_bf16(a->m16[i]) - (double)a->m[i]) / sqrt((double)a->v[i]));
-        add(&update, 1 / sqrt(ratio) - 1);
+        bench_moments_add(&v, ratio - 1);
+        bench_moments_add(&m, ((double)number_from_bf16(a->m16[i]) - (double)a->m[i]) / sqrt((double)a->v[i]));
+        bench_moments_add(&update, 1 / sqrt(ratio) - 1);
     }
     printf("%3u part%s", n_parts, n_parts > 1 ? "s:" : ": ");
     print_errors("v", &v), print_errors("m", &m), print_errors("update", &update);
@@ -107,9 +107,9 @@ int main(int argc, char **argv)
         free(a);
         return 2;
     }
-    run(a, 1);
+    bench_moments_run(a, 1);
     if (n_parts > 1)
-        run(a, (unsigned)n_parts);
+        bench_moments_run(a, (unsigned)n_parts);
     free(a);
     return 0;
 }

@@ -27,7 +27,7 @@ static const struct kind {
 static size_t total = (size_t)512 << 20; /* bytes of a round */
 static uint8_t *memory;                  /* (RANGE) */
 
-static void die(const char *what)
+static void bench_network_die(const char *what)
 {
     perror(what);
     exit(1);
@@ -42,13 +42,13 @@ static void connect_pair(int ends[2])
 
     if (bind(listener, (struct sockaddr *)&at, sizeof at) || listen(listener, 1) ||
         getsockname(listener, (struct sockaddr *)&at, &size))
-        die("listening");
+        bench_network_die("listening");
     ends[0] = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(ends[0], (struct sockaddr *)&at, sizeof at))
-        die("connecting");
+        bench_network_die("connecting");
     ends[1] = accept(listener, NULL, NULL);
     if (ends[1] < 0)
-        die("accepting");
+        bench_network_die("accepting");
     close(listener);
 }
 
@@ -59,7 +59,7 @@ static void send_plain(int fd)
     for (size_t at = 0; at < total;) {
         const ssize_t n = send(fd, memory + at % RANGE, BULK_CHUNK, MSG_NOSIGNAL);
         if (n < 0)
-            die("sending");
+            bench_network_die("sending");
         at += (size_t)n;
     }
 }
@@ -69,7 +69,7 @@ static void receive_plain(int fd)
     for (size_t at = 0; at < total;) {
         const ssize_t n = recv(fd, memory + at % (RANGE - BULK_CHUNK), BULK_CHUNK, 0);
         if (n <= 0)
-            die("receiving");
+            bench_network_die("receiving");
         at += (size_t)n;
     }
 }
@@ -100,7 +100,7 @@ struct end {
     size_t n_left; /* ranges */
 };
 
-static void on_received(struct bulk *b)
+static void bench_network_on_received(struct bulk *b)
 {
     struct end *end = b->data;
 
@@ -108,13 +108,13 @@ static void on_received(struct bulk *b)
         uv_stop(b->tcp.loop);
 }
 
-static void on_consumed(struct bulk *b, unsigned n)
+static void bench_network_on_consumed(struct bulk *b, unsigned n)
 {
     const struct end *end = b->data;
     const uint8_t byte = (uint8_t)n;
 
     if (write(end->grant_fd, &byte, 1) != 1)
-        die("granting");
+        bench_network_die("granting");
 }
 
 static void on_grant(uv_poll_t *poll, int status, int events)
@@ -130,12 +130,12 @@ static void on_grant(uv_poll_t *poll, int status, int events)
         uv_stop(poll->loop); /* all has come */
 }
 
-static void on_sent(struct bulk *b)
+static void bench_network_on_sent(struct bulk *b)
 {
     (void)b;
 }
 
-static void on_end(struct bulk *b, const char *fault)
+static void bench_network_on_end(struct bulk *b, const char *fault)
 {
     (void)b;
     if (fault) {
@@ -144,12 +144,13 @@ static void on_end(struct bulk *b, const char *fault)
     }
 }
 
-static void on_closed(struct bulk *b)
+static void bench_network_on_closed(struct bulk *b)
 {
     (void)b;
 }
 
-static const struct bulk_events events = {on_received, on_consumed, on_sent, on_end, on_closed};
+static const struct bulk_events events = {bench_network_on_received, bench_network_on_consumed, bench_network_on_sent,
+                                          bench_network_on_end, bench_network_on_closed};
 
 static void run_bulk(const struct kind *kind, int fd, int grant_fd, bool sends)
 {
@@ -159,7 +160,7 @@ static void run_bulk(const struct kind *kind, int fd, int grant_fd, bool sends)
 
     uv_loop_init(&loop);
     if (bulk_open(&end.bulk, &loop, fd, &h, &events, &end))
-        die("opening");
+        bench_network_die("opening");
     for (size_t i = 0; i < total / RANGE; i++)
         if (sends ? bulk_send(&end.bulk, memory, RANGE) : bulk_expect(&end.bulk, memory, RANGE))
             exit(1);
@@ -176,18 +177,18 @@ static void run_bulk(const struct kind *kind, int fd, int grant_fd, bool sends)
 enum what { PLAIN_TCP, CIPHER, BULK };
 
 /* Bytes/s, in GB/s: the parent sends or seals, a child receives or opens; until the child is done. */
-static double measure(enum what what, const struct kind *kind)
+static double bench_network_measure(enum what what, const struct kind *kind)
 {
     int ends[2], grants[2];
     int status;
 
     connect_pair(ends);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, grants))
-        die("a pair of sockets");
+        bench_network_die("a pair of sockets");
     const double began = samples_now_ms();
     const pid_t child = fork();
     if (child < 0)
-        die("forking");
+        bench_network_die("forking");
     const bool sends = child > 0;
     const int fd = ends[!sends], grant_fd = grants[!sends];
     close(ends[sends]);
@@ -230,11 +231,11 @@ int main(int argc, char **argv)
         return 1;
     memset(memory, 1, RANGE);
     for (int r = 0; r < ROUNDS; r++) {
-        tcp[r] = measure(PLAIN_TCP, NULL);
+        tcp[r] = bench_network_measure(PLAIN_TCP, NULL);
         for (int k = 0; k < KINDS; k++) {
             const bool can = kinds[k].kind != CIPHER_AES || cipher_has_aes();
-            cipher[k][r] = can ? measure(CIPHER, &kinds[k]) : 0;
-            bulk[k][r] = can ? measure(BULK, &kinds[k]) : 0;
+            cipher[k][r] = can ? bench_network_measure(CIPHER, &kinds[k]) : 0;
+            bulk[k][r] = can ? bench_network_measure(BULK, &kinds[k]) : 0;
         }
     }
     printf("plain tcp, chunks of %d KiB: %.2f GB/s\n", BULK_CHUNK >> 10, middle(tcp));

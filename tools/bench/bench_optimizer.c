@@ -54,22 +54,22 @@ static void triad(struct arrays *a)
     team_run(a->n, triad_range, a);
 }
 
-static void step(struct arrays *a)
+static void bench_optimizer_step(struct arrays *a)
 {
     plain_step(a->w, a->m, a->v, a->g, a->n, &hyper, ++a->t, true);
 }
 
-static void fold(struct arrays *a)
+static void bench_optimizer_fold(struct arrays *a)
 {
     plain_fold(a->m, a->v, a->g, a->n, &hyper, true);
 }
 
-static void update(struct arrays *a)
+static void bench_optimizer_update(struct arrays *a)
 {
     plain_update(a->w, a->m, a->v, a->n, &hyper, ++a->t, true);
 }
 
-static void look_through(struct arrays *a)
+static void bench_optimizer_look_through(struct arrays *a)
 {
     if (!plain_is_finite(a->g, a->n))
         abort();
@@ -93,7 +93,7 @@ static void direct(struct arrays *a)
 }
 
 /* The formats of weights, moments and gradient. */
-static struct parameters parameters_of(const struct arrays *a, bool split, bool narrow)
+static struct parameters bench_optimizer_parameters_of(const struct arrays *a, bool split, bool narrow)
 {
     struct parameters p = {.kernel = optimizer_find(OPTIMIZER_ISA_BEST),
                            .n = a->n,
@@ -113,14 +113,14 @@ static struct parameters parameters_of(const struct arrays *a, bool split, bool 
 
 static void step_split(struct arrays *a)
 {
-    const struct parameters p = parameters_of(a, true, false);
+    const struct parameters p = bench_optimizer_parameters_of(a, true, false);
 
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
 
 static void step_narrow(struct arrays *a)
 {
-    const struct parameters p = parameters_of(a, true, true);
+    const struct parameters p = bench_optimizer_parameters_of(a, true, true);
 
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
@@ -130,7 +130,7 @@ static void step_narrow(struct arrays *a)
 static void step_checked_as(struct arrays *a, bool split, bool narrow)
 {
     uint64_t damage = OPTIMIZER_WHOLE;
-    struct parameters p = parameters_of(a, split, narrow);
+    struct parameters p = bench_optimizer_parameters_of(a, split, narrow);
 
     p.blocks = (struct optimizer_blocks){
         .w = a->sums[0], .new_w = a->sums[0], .low = a->sums[1], .m = a->sums[2], .v = a->sums[3], .damage = &damage};
@@ -154,7 +154,7 @@ static void step_narrow_checked(struct arrays *a)
 
 static void step_narrowest(struct arrays *a)
 {
-    const struct parameters p = parameters_of(a, true, true);
+    const struct parameters p = bench_optimizer_parameters_of(a, true, true);
 
     optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
@@ -162,7 +162,7 @@ static void step_narrowest(struct arrays *a)
 /* Without a master; and what a fenced commit in bf16 has besides. */
 static void step_rounded(struct arrays *a)
 {
-    struct parameters p = parameters_of(a, true, true);
+    struct parameters p = bench_optimizer_parameters_of(a, true, true);
 
     p.low = NULL, p.update_key = random_site_key(1, a->t, 0, RANDOM_UPDATE);
     optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
@@ -200,7 +200,7 @@ static void fold_sgd(struct arrays *a)
 
 static void step_sgd_narrow(struct arrays *a)
 {
-    struct parameters p = parameters_of(a, true, true);
+    struct parameters p = bench_optimizer_parameters_of(a, true, true);
 
     p.v16 = NULL;
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &sgd, ++a->t, true);
@@ -209,7 +209,7 @@ static void step_sgd_narrow(struct arrays *a)
 /* With replay: new weights go to another buffer. */
 static void step_replay(struct arrays *a)
 {
-    struct parameters p = parameters_of(a, false, false);
+    struct parameters p = bench_optimizer_parameters_of(a, false, false);
 
     p.new_w = a->new_w;
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
@@ -217,7 +217,7 @@ static void step_replay(struct arrays *a)
 
 static void step_split_replay(struct arrays *a)
 {
-    struct parameters p = parameters_of(a, true, false);
+    struct parameters p = bench_optimizer_parameters_of(a, true, false);
 
     p.new_high = a->new_high;
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
@@ -229,7 +229,7 @@ static void hold(struct arrays *a)
     plain_sum(a->m, a->g, a->n, true);
 }
 
-static void norm(struct arrays *a)
+static void bench_optimizer_norm(struct arrays *a)
 {
     double sum = 0;
 
@@ -246,10 +246,10 @@ static const struct {
     unsigned bytes; /* per parameter */
 } rows[ROWS] = {
     {"triad, past the cache", triad, 12},
-    {"AdamW: fused step", step, 28},
-    {"fold (first)", fold, 20},
-    {"update", update, 16},
-    {"check finite", look_through, 4},
+    {"AdamW: fused step", bench_optimizer_step, 28},
+    {"fold (first)", bench_optimizer_fold, 20},
+    {"update", bench_optimizer_update, 16},
+    {"check finite", bench_optimizer_look_through, 4},
     {"sum", sum, 12},
     {"slices: check and step", direct, 28},
     {"step: split master", step_split, 28},
@@ -267,11 +267,11 @@ static const struct {
     {"replay: fused step", step_replay, 28},
     {"replay: split master", step_split_replay, 28},
     {"fenced: hold (first)", hold, 8},
-    {"fenced: sum of squares", norm, 4},
+    {"fenced: sum of squares", bench_optimizer_norm, 4},
     {"fenced: sum in bf16", sum_rounded, 6},
 };
 
-static double median(const double *x)
+static double bench_optimizer_median(const double *x)
 {
     double sorted[ROUNDS];
 
@@ -297,7 +297,7 @@ static void fill_range(void *data, size_t begin, size_t n)
     }
 }
 
-static void measure(struct arrays *a)
+static void bench_optimizer_measure(struct arrays *a)
 {
     static double seconds[ROWS][ROUNDS], ratios[ROWS][ROUNDS];
 
@@ -313,9 +313,9 @@ static void measure(struct arrays *a)
         }
     printf("%-24s %8s %8s %10s %8s\n", "", "bytes", "GB/s", "Mparam/s", "ratio");
     for (int row = 0; row < ROWS; row++) {
-        const double rate = (double)a->n / median(seconds[row]);
+        const double rate = (double)a->n / bench_optimizer_median(seconds[row]);
         printf("%-24s %8u %8.1f %10.0f %8.2f\n", rows[row].name, rows[row].bytes, rate * rows[row].bytes * 1e-9,
-               rate * 1e-6, median(ratios[row]));
+               rate * 1e-6, bench_optimizer_median(ratios[row]));
     }
 }
 
@@ -355,6 +355,6 @@ int main(int argc, char **argv)
     team_run(a.n, fill_range, &a);
     printf("%zu Mi parameters, %d threads, medians of %d rounds; drawn at %.0f M/s\n", millions, threads, ROUNDS,
            2e-6 * (double)a.n / (1e-3 * samples_now_ms() - begin));
-    measure(&a);
+    bench_optimizer_measure(&a);
     return 0;
 }

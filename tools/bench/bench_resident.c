@@ -35,40 +35,40 @@ struct resident {
     uint32_t *ids, *labels;
 };
 
-static void die(const char *what)
+static void bench_resident_die(const char *what)
 {
     fprintf(stderr, "bench_resident: %s\n", what);
     exit(1);
 }
 
-static void *allocate(size_t n, size_t size)
+static void *bench_resident_allocate(size_t n, size_t size)
 {
     void *memory = calloc(n, size);
 
     if (!memory)
-        die("out of memory");
+        bench_resident_die("out of memory");
     return memory;
 }
 
-static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+static void bench_resident_upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
     if (!real.resident || bytes < LARGE)
         real.ops->upload(dev, dst, host, bytes);
 }
 
-static void download(struct device *dev, void *host, const void *src, size_t bytes)
+static void bench_resident_download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     if (!real.resident || bytes < LARGE)
         real.ops->download(dev, host, src, bytes);
 }
 
-static int pull(void *context, uint64_t version, uint32_t unit)
+static int bench_resident_pull(void *context, uint64_t version, uint32_t unit)
 {
     (void)context, (void)version, (void)unit;
     return 0;
 }
 
-static int wait_weights(void *context, struct device_link_weights *weights)
+static int bench_resident_wait_weights(void *context, struct device_link_weights *weights)
 {
     const void *const at = ((struct resident *)context)->weights;
 
@@ -76,47 +76,52 @@ static int wait_weights(void *context, struct device_link_weights *weights)
     return 0;
 }
 
-static int loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards, bool finite)
+static int bench_resident_loss(void *context, uint32_t part, double sum, const struct preference_rewards *rewards,
+                               bool finite)
 {
     (void)context, (void)part, (void)sum, (void)rewards;
     if (!finite)
-        die("the loss is not finite");
+        bench_resident_die("the loss is not finite");
     return 0;
 }
 
-static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+static int bench_resident_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait,
+                                    void **slot)
 {
     (void)visit, (void)part, (void)slice, (void)wait;
     *slot = ((struct resident *)context)->slot;
     return 0;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
-                      const struct device_link_slice *of)
+static int bench_resident_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
+                                     const struct device_link_slice *of)
 {
     (void)context, (void)visit, (void)part, (void)slice, (void)slot, (void)of;
     return 0;
 }
 
-static int contributed(void *context, uint32_t visit, uint32_t part)
+static int bench_resident_contributed(void *context, uint32_t visit, uint32_t part)
 {
     (void)context, (void)visit, (void)part;
     return 0;
 }
 
-static int ended(void *context)
+static int bench_resident_ended(void *context)
 {
     (void)context;
     return 0;
 }
 
-static const struct device_link link_resident = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+static const struct device_link link_resident = {bench_resident_pull,       bench_resident_wait_weights,
+                                                 bench_resident_loss,       bench_resident_take_slot,
+                                                 bench_resident_contribute, bench_resident_contributed,
+                                                 bench_resident_ended};
 
 /* Memory that the device reads directly; if it cannot, copies are only slower. */
 static void *lent(struct resident *r, size_t bytes, bool writable)
 {
     struct error err = {{0}};
-    void *memory = allocate(bytes, 1);
+    void *memory = bench_resident_allocate(bytes, 1);
 
     real.ops->lend(r->worker.dev, memory, bytes, writable, &err);
     return memory;
@@ -125,7 +130,7 @@ static void *lent(struct resident *r, size_t bytes, bool writable)
 static void draw_weights(struct resident *r)
 {
     const size_t n = r->worker.model.largest_unit, most = n < LARGE ? n : LARGE;
-    float *numbers = allocate(most, sizeof *numbers);
+    float *numbers = bench_resident_allocate(most, sizeof *numbers);
 
     random_normal(numbers, (struct random_key){{3, 5}}, 0, 0, most);
     for (size_t i = 0; i < n; i++)
@@ -137,8 +142,8 @@ static void draw_weights(struct resident *r)
 }
 
 /* All rows at once, where activations of all blocks fit then; otherwise what is predicted to take the least time. */
-static void choose(struct plan *plan, const struct resident *r, const struct model *model, struct profile profile,
-                   uint64_t budget)
+static void bench_resident_choose(struct plan *plan, const struct resident *r, const struct model *model,
+                                  struct profile profile, uint64_t budget)
 {
     const uint64_t state = STATE_BYTES * model->n_parameters;
     const bool fits = state < budget;
@@ -151,7 +156,7 @@ static void choose(struct plan *plan, const struct resident *r, const struct mod
         plan->choice.keeping[0].n_kept < model->config.n_layers) {
         wish.microbatch = 0;
         if (plan_search(plan, model, &r->setting, &wish, &profile, budget, &err))
-            die(err.text);
+            bench_resident_die(err.text);
     }
     printf("resident training takes %zu MiB: %zu of this plan, and %zu of weights, master, moments and gradient%s\n",
            (size_t)((plan_total(plan) + state) >> 20), (size_t)(plan_total(plan) >> 20), (size_t)(state >> 20),
@@ -167,12 +172,12 @@ static void open_worker(struct resident *r, const struct model_config *config, u
     struct plan plan;
 
     if (profile_find(&profile, NULL, real.ops->name, &err) || model_init(&model, config, &err))
-        die(err.text);
-    choose(&plan, r, &model, profile, budget);
+        bench_resident_die(err.text);
+    bench_resident_choose(&plan, r, &model, profile, budget);
     model_free(&model);
     options.choice = plan.choice;
     if (device_worker_init(&r->worker, &options, &r->ledger, &err))
-        die(err.text);
+        bench_resident_die(err.text);
     printf("%s, microbatches of %u of %u rows of %u, stash on the %s, %u blocks kept, %u units stay, budget %zu MiB\n",
            number_name(r->setting.goal.precision), plan.choice.microbatch, r->setting.part_rows, r->setting.goal.seq,
            plan.choice.host_stash ? "host" : "device", plan.choice.keeping[0].n_kept, plan.choice.n_resident,
@@ -184,7 +189,7 @@ static void open_worker(struct resident *r, const struct model_config *config, u
     draw_weights(r);
 }
 
-static double step(struct resident *r, uint64_t number)
+static double bench_resident_step(struct resident *r, uint64_t number)
 {
     const uint32_t part = 0;
     const uint64_t n = (uint64_t)r->setting.share_rows * r->setting.goal.seq;
@@ -197,31 +202,31 @@ static double step(struct resident *r, uint64_t number)
     const double began = samples_now_ms();
 
     if (device_worker_step(&r->worker, &share, &link_resident, r, &err) || real.ops->sync(r->worker.dev))
-        die(err.text);
+        bench_resident_die(err.text);
     return samples_now_ms() - began;
 }
 
-static void measure(struct resident *r)
+static void bench_resident_measure(struct resident *r)
 {
     const size_t n = (size_t)r->setting.share_rows * r->setting.goal.seq;
     const uint32_t vocabulary = r->worker.model.config.vocabulary;
     struct samples samples = {.n = 0};
 
-    r->ids = allocate(n, sizeof *r->ids), r->labels = allocate(n, sizeof *r->labels);
+    r->ids = bench_resident_allocate(n, sizeof *r->ids), r->labels = bench_resident_allocate(n, sizeof *r->labels);
     for (size_t i = 0; i < n; i++) {
         r->ids[i] = (uint32_t)(i * 2654435761u) % vocabulary;
         r->labels[i] = (uint32_t)((i + 1) * 2654435761u) % vocabulary;
     }
     for (uint64_t i = 0; i < WARM + STEPS; i++) {
         real.resident = i > 0;
-        const double ms = step(r, i);
+        const double ms = bench_resident_step(r, i);
         if (i >= WARM)
             samples.ms[samples.n++] = ms;
     }
     printf("ms %.3f\n", samples_median(&samples));
 }
 
-static struct model_config read_config(const char *path)
+static struct model_config bench_resident_read_config(const char *path)
 {
     struct model_config config;
     struct error err = {{0}};
@@ -230,14 +235,14 @@ static struct model_config read_config(const char *path)
     const size_t n = file ? fread(text, 1, sizeof text, file) : 0;
 
     if (!file)
-        die("--model names no file that can be read");
+        bench_resident_die("--model names no file that can be read");
     fclose(file);
     if (model_config_parse(&config, text, n, &err))
-        die(err.text);
+        bench_resident_die(err.text);
     return config;
 }
 
-static int misuse(void)
+static int bench_resident_misuse(void)
 {
     fprintf(stderr, "usage: bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] "
                     "[--seq N] [--device-mem MIB]\n");
@@ -288,22 +293,22 @@ int main(int argc, char **argv)
     struct error err = {{0}};
 
     if (!take_options(&o, argc, argv))
-        return misuse();
+        return bench_resident_misuse();
     const bool cpu = strcmp(o.device, "cpu") == 0;
     const unsigned index = !cpu && strlen(o.device) > 5 ? (unsigned)atoi(o.device + 5) : 0;
-    const struct model_config config = read_config(o.model);
+    const struct model_config config = bench_resident_read_config(o.model);
     real.ops = o.module ? device_load(o.module, &err) : device_find(cpu ? "cpu" : "cuda", &err);
     if (!real.ops || real.ops->probe(index, &facts, &err))
-        die(err.text);
+        bench_resident_die(err.text);
     r.ops = *real.ops;
-    r.ops.upload = upload, r.ops.download = download;
+    r.ops.upload = bench_resident_upload, r.ops.download = bench_resident_download;
     r.setting.share_rows = r.setting.part_rows = r.setting.goal.batch = o.batch, r.setting.goal.seq = o.seq;
     r.setting.backend = plan_backend_find(real.ops->name);
     r.setting.goal.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
     r.setting.library_bytes = facts.library_bytes;
     r.setting.attention = facts.attention;
     open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 32 * 31);
-    measure(&r);
+    bench_resident_measure(&r);
     device_worker_free(&r.worker);
     return 0;
 }

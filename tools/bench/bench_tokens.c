@@ -39,13 +39,13 @@ struct thread {
     pthread_t id;
 };
 
-static void fail(const char *what, const char *why)
+static void bench_tokens_fail(const char *what, const char *why)
 {
     fprintf(stderr, "bench_tokens: %s: %s\n", what, why);
     exit(1);
 }
 
-static char *read_file(const char *name, size_t *n)
+static char *bench_tokens_read_file(const char *name, size_t *n)
 {
     FILE *file = fopen(name, "rb");
     char *text = NULL;
@@ -54,23 +54,23 @@ static char *read_file(const char *name, size_t *n)
     for (size_t got = 1; file && got > 0; *n += got) {
         text = realloc(text, *n + (1 << 20));
         if (!text)
-            fail(name, "out of memory");
+            bench_tokens_fail(name, "out of memory");
         got = fread(text + *n, 1, 1 << 20, file);
     }
     if (!file || ferror(file))
-        fail(name, strerror(errno));
+        bench_tokens_fail(name, strerror(errno));
     fclose(file);
     return text;
 }
 
-static void split(struct work *work, const char *bytes, size_t n)
+static void bench_tokens_split(struct work *work, const char *bytes, size_t n)
 {
     for (const char *at = bytes, *end = bytes + n; at <= end;) {
         const char *mark = memchr(at, 0xFF, (size_t)(end - at));
         if (work->n % 1024 == 0)
             work->texts = realloc(work->texts, (work->n + 1024) * sizeof *work->texts);
         if (!work->texts)
-            fail("texts", "out of memory");
+            bench_tokens_fail("texts", "out of memory");
         work->texts[work->n++] = (struct text){.bytes = at, .n = (size_t)((mark ? mark : end) - at)};
         if (!mark)
             return;
@@ -78,7 +78,7 @@ static void split(struct work *work, const char *bytes, size_t n)
     }
 }
 
-static int encode(struct client_tokenizer *t, struct text *text, size_t piece)
+static int bench_tokens_encode(struct client_tokenizer *t, struct text *text, size_t piece)
 {
     size_t at = 0, end, used;
     int rc;
@@ -94,19 +94,19 @@ static int encode(struct client_tokenizer *t, struct text *text, size_t piece)
     return rc;
 }
 
-static void *run(void *argument)
+static void *bench_tokens_run(void *argument)
 {
     struct thread *thread = argument;
     struct work *work = thread->work;
 
     for (size_t i; (i = atomic_fetch_add(&work->next, 1)) < work->n;) {
         work->texts[i].tokens.n = 0;
-        work->texts[i].rc = encode(thread->tokenizer, &work->texts[i], work->piece);
+        work->texts[i].rc = bench_tokens_encode(thread->tokenizer, &work->texts[i], work->piece);
     }
     return NULL;
 }
 
-static double now(void)
+static double bench_tokens_now(void)
 {
     struct timespec t;
 
@@ -114,27 +114,27 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static double run_threads(struct work *work, const struct client_tokenizer *t, size_t n_threads)
+static double bench_tokens_run_threads(struct work *work, const struct client_tokenizer *t, size_t n_threads)
 {
     struct thread *threads = calloc(n_threads, sizeof *threads);
 
     if (!threads)
-        fail("threads", "out of memory");
+        bench_tokens_fail("threads", "out of memory");
     work->next = 0;
     for (size_t i = 0; i < n_threads; i++) {
         threads[i].work = work;
         if (client_tokenizer_share(&threads[i].tokenizer, t, NULL))
-            fail("tokenizer", "out of memory");
+            bench_tokens_fail("tokenizer", "out of memory");
     }
-    const double since = now();
+    const double since = bench_tokens_now();
     for (size_t i = 1; i < n_threads; i++) {
-        if (pthread_create(&threads[i].id, NULL, run, &threads[i]))
-            fail("threads", "cannot be started");
+        if (pthread_create(&threads[i].id, NULL, bench_tokens_run, &threads[i]))
+            bench_tokens_fail("threads", "cannot be started");
     }
-    run(&threads[0]);
+    bench_tokens_run(&threads[0]);
     for (size_t i = 1; i < n_threads; i++)
         pthread_join(threads[i].id, NULL);
-    const double seconds = now() - since;
+    const double seconds = bench_tokens_now() - since;
     for (size_t i = 0; i < n_threads; i++)
         client_tokenizer_close(threads[i].tokenizer);
     free(threads);
@@ -143,7 +143,7 @@ static double run_threads(struct work *work, const struct client_tokenizer *t, s
 
 /* ---- As training data ---- */
 
-static int take(void *data, uint32_t *ids, size_t n, struct error *err)
+static int bench_tokens_take(void *data, uint32_t *ids, size_t n, struct error *err)
 {
     return client_tokens_add(data, ids, n, err);
 }
@@ -159,7 +159,7 @@ static double run_stream(struct client_tokens *out, struct client_tokenizer *t, 
                                                   .n_threads = (unsigned)n_threads,
                                                   .piece_bytes = 256 << 10,
                                                   .overlap_bytes = 4 << 10};
-    const double since = now();
+    const double since = bench_tokens_now();
     struct client_pieces *p;
     struct error err = {""};
     size_t used = 0, block = n_threads << 20;
@@ -167,19 +167,19 @@ static double run_stream(struct client_tokens *out, struct client_tokenizer *t, 
     out->n = 0;
     int rc = client_pieces_open(&p, &options, &err);
     if (!rc)
-        rc = client_pieces_begin(p, bytes, 0, take, out, &err);
+        rc = client_pieces_begin(p, bytes, 0, bench_tokens_take, out, &err);
     for (size_t at = 0; !rc && at < n; at += used) {
         const size_t now = n - at < block ? n - at : block;
-        rc = client_pieces_encode(p, &used, bytes + at, now, at, at + now == n, take, out, &err);
+        rc = client_pieces_encode(p, &used, bytes + at, now, at, at + now == n, bench_tokens_take, out, &err);
         block = used > 0 ? n_threads << 20 : 2 * block;
     }
     if (!rc)
-        rc = client_pieces_end(p, false, take, out, &err);
+        rc = client_pieces_end(p, false, bench_tokens_take, out, &err);
     if (rc)
-        fail("stream", err.text);
+        bench_tokens_fail("stream", err.text);
     fprintf(stderr, "bench_tokens: %.2f %% by one thread alone\n", 100 * (double)client_pieces_alone(p) / (double)n);
     client_pieces_close(p);
-    return now() - since;
+    return bench_tokens_now() - since;
 }
 
 /* The stream's ids are those of the texts, each between what the tokenizer puts before and after it. */
@@ -197,14 +197,14 @@ static void check_stream(const struct client_tokens *stream, const struct work *
         for (int k = 0; k < 3; at += parts[k++].n) {
             if (stream->n - at < parts[k].n ||
                 (parts[k].n > 0 && memcmp(stream->ids + at, parts[k].ids, parts[k].n * sizeof *stream->ids) != 0))
-                fail("stream", "other ids than those of the texts");
+                bench_tokens_fail("stream", "other ids than those of the texts");
         }
     }
     if (at != stream->n)
-        fail("stream", "more ids than those of the texts");
+        bench_tokens_fail("stream", "more ids than those of the texts");
 }
 
-static void write_ids(const struct work *work, const char *name)
+static void bench_tokens_write_ids(const struct work *work, const char *name)
 {
     FILE *file = fopen(name, "wb");
 
@@ -216,11 +216,11 @@ static void write_ids(const struct work *work, const char *name)
             fwrite(text->tokens.ids, sizeof n, n, file);
     }
     if (!file || fclose(file))
-        fail(name, strerror(errno));
+        bench_tokens_fail(name, strerror(errno));
 }
 
 /* Decodes one token at a time, as they come when a text is generated. */
-static void write_texts(const struct work *work, const struct client_tokenizer *t, const char *name)
+static void bench_tokens_write_texts(const struct work *work, const struct client_tokenizer *t, const char *name)
 {
     FILE *file = fopen(name, "wb");
 
@@ -230,11 +230,11 @@ static void write_texts(const struct work *work, const struct client_tokenizer *
         const char *bytes;
         size_t n;
         if (client_decoder_open(&decoder, t, NULL))
-            fail("decoder", "out of memory");
+            bench_tokens_fail("decoder", "out of memory");
         for (size_t k = 0; k <= tokens->n; k++) {
             const bool last = k == tokens->n;
             if (client_decoder_push(decoder, &bytes, &n, last ? NULL : &tokens->ids[k], !last, true, last, NULL))
-                fail("decoder", "out of memory");
+                bench_tokens_fail("decoder", "out of memory");
             if (n > 0)
                 fwrite(bytes, 1, n, file);
         }
@@ -242,7 +242,7 @@ static void write_texts(const struct work *work, const struct client_tokenizer *
         client_decoder_close(decoder);
     }
     if (!file || fclose(file))
-        fail(name, strerror(errno));
+        bench_tokens_fail(name, strerror(errno));
 }
 
 int main(int argc, char **argv)
@@ -261,7 +261,7 @@ int main(int argc, char **argv)
     double best = 0;
 
     if (argc < 3)
-        fail("misuse", usage);
+        bench_tokens_fail("misuse", usage);
     for (int i = 3; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--threads") == 0)
             n_threads = strtoul(argv[i + 1], NULL, 10);
@@ -276,18 +276,19 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--texts") == 0)
             texts = argv[i + 1];
         else
-            fail("misuse", usage);
+            bench_tokens_fail("misuse", usage);
     }
     if (n_threads == 0 || model_files_read(&side, argv[1], &err) ||
         client_tokenizer_open(&t, side, NULL, UINT32_MAX - 1, &err) || !t)
-        fail(argv[1], err.text[0] ? err.text : "no tokenizer");
+        bench_tokens_fail(argv[1], err.text[0] ? err.text : "no tokenizer");
     json_decref(side);
-    char *bytes = read_file(argv[2], &n);
-    split(&work, bytes, n);
+    char *bytes = bench_tokens_read_file(argv[2], &n);
+    bench_tokens_split(&work, bytes, n);
     if (streams)
-        run_threads(&work, t, n_threads);
+        bench_tokens_run_threads(&work, t, n_threads);
     for (size_t i = 0; i < rounds; i++) {
-        const double seconds = streams ? run_stream(&stream, t, bytes, n, n_threads) : run_threads(&work, t, n_threads);
+        const double seconds =
+            streams ? run_stream(&stream, t, bytes, n, n_threads) : bench_tokens_run_threads(&work, t, n_threads);
         best = i == 0 || seconds < best ? seconds : best;
     }
     if (streams)
@@ -297,9 +298,9 @@ int main(int argc, char **argv)
     printf("{\"bytes\": %zu, \"texts\": %zu, \"tokens\": %zu, \"threads\": %zu, \"seconds\": %.6f}\n", n, work.n,
            n_tokens, n_threads, best);
     if (ids)
-        write_ids(&work, ids);
+        bench_tokens_write_ids(&work, ids);
     if (texts)
-        write_texts(&work, t, texts);
+        bench_tokens_write_texts(&work, t, texts);
     for (size_t i = 0; i < work.n; i++)
         free(work.texts[i].tokens.ids);
     free(stream.ids);

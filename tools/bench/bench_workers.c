@@ -15,7 +15,7 @@ enum { PARTS = 8 };
 static const uint32_t workers[] = {1, 2, 3, 8};
 enum { N_RUNS = sizeof workers / sizeof *workers };
 
-static void run(struct samples *out, const struct workload *w, uint32_t n_workers)
+static void bench_workers_run(struct samples *out, const struct workload *w, uint32_t n_workers)
 {
     struct eps_train_options options = eps_train_defaults();
     char name[32];
@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     workload_open(&w);
     for (int round = 0; round < rounds; round++)
         for (int i = 0; i < N_RUNS; i++)
-            run(&samples[i], &w, workers[i]);
+            bench_workers_run(&samples[i], &w, workers[i]);
     const double one = samples_median(&samples[0]);
     printf("width %u, %u layers, %u x %u tokens in %d parts; medians of %zu steps\n", w.width, w.n_layers, w.batch,
            w.seq, PARTS, samples[0].n);

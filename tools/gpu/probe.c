@@ -27,7 +27,7 @@ enum { COPIES = 5 };
 
 static const size_t gibibyte = (size_t)1 << 30;
 
-static double now_ms(void)
+static double probe_now_ms(void)
 {
     struct timespec t;
 
@@ -93,7 +93,7 @@ static void tell_limit(void)
 }
 
 /* Makes a sealed segment like the daemon's: *rw is the daemon's mapping, *ro a worker's. */
-static bool seal(char **rw, char **ro, size_t bytes)
+static bool probe_seal(char **rw, char **ro, size_t bytes)
 {
     const int fd = memfd_create("probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     const char *what = NULL;
@@ -126,11 +126,11 @@ static double rate(void *to, const void *from, size_t bytes)
     double ms[COPIES];
 
     for (int i = 0; i < COPIES; i++) {
-        const double began = now_ms();
+        const double began = probe_now_ms();
         if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, 0) != cudaSuccess ||
             cudaStreamSynchronize(0) != cudaSuccess)
             return 0;
-        ms[i] = now_ms() - began;
+        ms[i] = probe_now_ms() - began;
         for (int j = i; j > 0 && ms[j] < ms[j - 1]; j--) {
             const double swap = ms[j];
             ms[j] = ms[j - 1], ms[j - 1] = swap;
@@ -139,7 +139,7 @@ static double rate(void *to, const void *from, size_t bytes)
     return (double)bytes / ms[COPIES / 2] * 1e-6;
 }
 
-static bool arrived(const void *device, const void *host, size_t bytes)
+static bool probe_arrived(const void *device, const void *host, size_t bytes)
 {
     char *back = malloc(bytes);
     const bool same = back && cudaMemcpy(back, device, bytes, cudaMemcpyDeviceToHost) == cudaSuccess &&
@@ -152,9 +152,9 @@ static bool arrived(const void *device, const void *host, size_t bytes)
 /* Registers the memory, copies, and unregisters it. */
 static void try_register(const char *name, const char *what, void *host, size_t bytes, unsigned flags, void *device)
 {
-    const double began = now_ms();
+    const double began = probe_now_ms();
     cudaError_t rc = cudaHostRegister(host, bytes, flags);
-    const double ms = now_ms() - began;
+    const double ms = probe_now_ms() - began;
 
     if (rc != cudaSuccess) {
         cudaGetLastError();
@@ -163,7 +163,7 @@ static void try_register(const char *name, const char *what, void *host, size_t 
     }
     cudaMemset(device, 0, bytes);
     const double speed = rate(device, host, bytes);
-    const bool same = arrived(device, host, bytes);
+    const bool same = probe_arrived(device, host, bytes);
     rc = cudaHostUnregister(host);
     printf("%s|%s|%s: %zu MiB registered in %.0f ms, uploaded at %.1f GB/s%s%s\n", name,
            same && rc == cudaSuccess ? "passed" : "failed", what, bytes >> 20, ms, speed,
@@ -194,7 +194,7 @@ static void tell_registration(void)
         return;
     }
     try_pinned(gibibyte, device);
-    if (seal(&rw, &ro, gibibyte)) {
+    if (probe_seal(&rw, &ro, gibibyte)) {
         try_register("register-shared", "a shared segment, for reading and writing", rw, gibibyte, 0, device);
         try_register("register-read-only", "a sealed segment mapped for reading, by the read-only flag", ro, gibibyte,
                      cudaHostRegisterReadOnly, device);

@@ -13,7 +13,7 @@ enum {
     WHITE = 255
 }; /* filters in a line; pixels of a tap, and above a run's filters */
 
-static uint32_t smaller(uint32_t a, uint32_t b)
+static uint32_t filters_smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -21,7 +21,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 /* Taps of the picture across and down, with one between filters. */
 static uint32_t taps_across(const struct eps_filters *f)
 {
-    return smaller(f->n, ACROSS) * (f->width + 1) - 1;
+    return filters_smaller(f->n, ACROSS) * (f->width + 1) - 1;
 }
 
 static uint32_t taps_down(const struct eps_filters *f)
@@ -33,7 +33,7 @@ struct range {
     float least, most;
 };
 
-static struct range range_of(const float *filter, size_t n)
+static struct range filters_range_of(const float *filter, size_t n)
 {
     struct range range = {INFINITY, -INFINITY};
 
@@ -59,7 +59,7 @@ static void print_tap(FILE *out, const struct eps_filters *f, uint32_t x, uint32
     if (index < f->n && line < f->height && column < f->width) {
         const float *const filter = f->values + index * each, *const tap =
                                                                   filter + (line * f->width + column) * f->channels;
-        const struct range range = range_of(filter, each);
+        const struct range range = filters_range_of(filter, each);
         for (uint32_t k = 0; k < 3; k++)
             colour[k] = shade(range, tap[f->channels == 3 ? k : 0]);
     }

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 
-static void print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
+static void memory_print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
 {
     const uint64_t most = row->peak > row->planned ? row->peak : row->planned;
     char a[24], b[24], c[24];
@@ -56,8 +56,8 @@ void memory_print(FILE *out, const struct eps_memory *side)
                  eps_format_bytes(budget, side->budget));
     fprintf(out, "%-30s %s         peak%s\n", name, "now", planned ? "      planned" : "");
     for (size_t i = 0; i < side->n_rows; i++)
-        print_row(out, side->rows[i].category, &side->rows[i], planned);
-    print_row(out, total.category, &total, planned);
+        memory_print_row(out, side->rows[i].category, &side->rows[i], planned);
+    memory_print_row(out, total.category, &total, planned);
     if (planned)
         print_difference(out, side);
     if (side->pages.known)
@@ -138,7 +138,7 @@ static void print_sample(FILE *out, const struct metric *metric, const struct si
     fprintf(out, "} %" JSON_INTEGER_FORMAT "\n", json_integer_value(value));
 }
 
-static void print_side(FILE *out, const struct metric *metric, const struct side *side)
+static void memory_print_side(FILE *out, const struct metric *metric, const struct side *side)
 {
     const json_t *value = json_object_get(side->object, metric->key);
     const char *name;
@@ -165,9 +165,9 @@ static void print_daemon(FILE *out, const struct metric *metric, const json_t *d
     struct side side = {json_string_value(json_object_get(daemon, "address")), json_object_get(daemon, "host"), "host"};
     size_t i;
 
-    print_side(out, metric, &side);
+    memory_print_side(out, metric, &side);
     side.kind = "worker";
-    json_array_foreach(json_object_get(daemon, "workers"), i, side.object) print_side(out, metric, &side);
+    json_array_foreach(json_object_get(daemon, "workers"), i, side.object) memory_print_side(out, metric, &side);
 }
 
 static void print_run(FILE *out, size_t metric, const json_t *daemon)

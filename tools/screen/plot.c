@@ -79,7 +79,7 @@ static struct plot_category *find_category(struct plot_side *side, const char *n
     return category;
 }
 
-static void add_side(struct plot_side *side, double step, const struct eps_memory *memory)
+static void plot_add_side(struct plot_side *side, double step, const struct eps_memory *memory)
 {
     uint64_t bytes[PLOT_CATEGORIES] = {0};
 
@@ -113,7 +113,7 @@ void plot_add(struct plot *plot, const struct eps_step *step)
     if (!isnan(step->eval_loss))
         series_add(&plot->eval_loss, x, drawable(step->eval_loss));
     for (size_t i = 0; i < step->n_memory && i < 2; i++)
-        add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
+        plot_add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
 }
 
 /* Only the quote itself is special there, and doubling it does not always work, so another character replaces it. */
@@ -250,7 +250,7 @@ static void print_speed(FILE *out, const char *unit, const struct curve *curves,
     fputs("set yrange [*:*]\n", out);
 }
 
-static double unit_of(double bytes, const char **name)
+static double plot_unit_of(double bytes, const char **name)
 {
     static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
     double unit = 1024;
@@ -317,7 +317,7 @@ static void print_memory(FILE *out, const struct plot *plot, unsigned which)
         return;
     }
     const double most = series_most(&side->all);
-    const double unit = unit_of(is_budget_drawn(side) ? fmax(most, series_most(&side->budget)) : most, &unit_name);
+    const double unit = plot_unit_of(is_budget_drawn(side) ? fmax(most, series_most(&side->budget)) : most, &unit_name);
     fprintf(out, "set ylabel '%s memory, %s'\nset yrange [0:*]\n", names[which], unit_name);
     print_sums(out, names[which], side, unit, (double)plot->last + (plot->last == plot->first));
     for (size_t k = side->n; k-- > 0;) {
@@ -342,7 +342,7 @@ static void print_colours(FILE *out)
 }
 
 /* A picture of so many panels over these steps. */
-static void begin(FILE *out, const char *format, int n_panels, uint64_t from, uint64_t to)
+static void plot_begin(FILE *out, const char *format, int n_panels, uint64_t from, uint64_t to)
 {
     const double first = (double)from, last = (double)to;
     const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* the range must not be empty */
@@ -363,7 +363,7 @@ void plot_write(FILE *out, const struct plot *plot, const char *format, const ch
     const struct curve losses[] = {{&plot->loss, "training", 1}, {&plot->eval_loss, "held out", 2}};
     const struct curve speed = {&plot->rate, NULL, 3};
 
-    begin(out, format, 4, plot->first, plot->last);
+    plot_begin(out, format, 4, plot->first, plot->last);
     fputs(" title ", out);
     plot_text(out, title);
     fputs(" noenhanced\n", out);
@@ -391,7 +391,7 @@ void plot_compare(FILE *out, const struct plot_titled *runs, size_t n, const cha
         curves[1][i] = (struct curve){&plot->loss, runs[i].title, i + 1};
         curves[2][i] = (struct curve){&plot->rate, runs[i].title, i + 1};
     }
-    begin(out, format, 3, first, last);
+    plot_begin(out, format, 3, first, last);
     fputc('\n', out);
     print_losses(out, "held_out", of_images ? "held-out loss, nats per image" : "held-out loss, nats per token",
                  curves[0], n, "no run was evaluated");

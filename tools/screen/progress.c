@@ -51,7 +51,7 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
 }
 
 /* Flushes the stream, then writes text in one write if the terminal takes it whole. */
-static void put(const struct progress *progress, const char *text, size_t n)
+static void progress_put(const struct progress *progress, const char *text, size_t n)
 {
     fflush(progress->out);
     while (n > 0) {
@@ -64,7 +64,7 @@ static void put(const struct progress *progress, const char *text, size_t n)
 }
 
 /* Draws "\r", the line with the mark in red, and erases the rest of the old line. */
-static void draw(struct progress *progress)
+static void progress_draw(struct progress *progress)
 {
     const size_t width = terminal_columns(progress->out) - 1; /* a full line would wrap on some terminals */
     char line[sizeof progress->line], text[sizeof line + 64];
@@ -81,13 +81,13 @@ static void draw(struct progress *progress)
     int n = found ? snprintf(text, sizeof text, "%s%.*s%s%s%s%s\033[K", below, (int)(found - line), line, red, mark,
                              plain, found + strlen(mark))
                   : snprintf(text, sizeof text, "%s%s\033[K", below, line);
-    put(progress, text, (size_t)n);
+    progress_put(progress, text, (size_t)n);
     memcpy(progress->line, line, sizeof line);
     progress->n_columns = columns;
 }
 
 /* For a pipe. */
-static void print_line(struct progress *progress)
+static void progress_print_line(struct progress *progress)
 {
     char line[sizeof progress->line];
 
@@ -96,7 +96,7 @@ static void print_line(struct progress *progress)
     fflush(progress->out);
 }
 
-static bool is_due(const struct progress *progress, bool first, uint64_t now)
+static bool progress_is_due(const struct progress *progress, bool first, uint64_t now)
 {
     const struct eps_step *step = &progress->step;
 
@@ -118,14 +118,14 @@ void progress_step(struct progress *progress, const struct eps_step *step)
     if (isnan(step->step_ms)) /* it ended before this client came */
         return;
     progress->mean_ms = first ? step->step_ms : 0.9 * progress->mean_ms + 0.1 * step->step_ms;
-    if (!is_due(progress, first, now))
+    if (!progress_is_due(progress, first, now))
         return;
     progress->shown_ns = now;
     progress->shown_step = step->step;
     if (progress->terminal)
-        draw(progress);
+        progress_draw(progress);
     else
-        print_line(progress);
+        progress_print_line(progress);
 }
 
 void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t n_all)
@@ -138,9 +138,9 @@ void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t 
     if (!progress->evaluating)
         return;
     if (progress->terminal) {
-        draw(progress);
+        progress_draw(progress);
     } else {
-        print_line(progress);
+        progress_print_line(progress);
         progress->evaluating_ns = now_ns();
         progress->evaluating = false;
     }
@@ -154,7 +154,7 @@ void progress_saved(struct progress *progress, uint64_t step, const char *path)
         fprintf(progress->out, "saved %s\n", path);
         fflush(progress->out);
     } else if (progress->n_columns > 0) {
-        draw(progress);
+        progress_draw(progress);
     }
 }
 
@@ -168,7 +168,7 @@ void progress_trouble(struct progress *progress, const char *why)
             terminal_style(progress->out, TERMINAL_PLAIN));
     fflush(progress->out);
     if (stood)
-        draw(progress);
+        progress_draw(progress);
 }
 
 void progress_clear(struct progress *progress)
@@ -176,7 +176,7 @@ void progress_clear(struct progress *progress)
     static const char erase[] = "\r\033[K";
 
     if (progress->n_columns > 0)
-        put(progress, erase, sizeof erase - 1);
+        progress_put(progress, erase, sizeof erase - 1);
     progress->n_columns = 0;
     progress->evaluating = false;
 }
@@ -184,8 +184,8 @@ void progress_clear(struct progress *progress)
 void progress_finish(struct progress *progress)
 {
     if (progress->n_columns > 0) {
-        draw(progress);
-        put(progress, "\n", 1);
+        progress_draw(progress);
+        progress_put(progress, "\n", 1);
     }
     progress->n_columns = 0;
 }

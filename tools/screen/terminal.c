@@ -62,7 +62,7 @@ size_t terminal_fit(const char *text, size_t n_columns, size_t *used)
 }
 
 /* Columns that the n bytes of text take. */
-static size_t columns_of(const char *text, size_t n)
+static size_t terminal_columns_of(const char *text, size_t n)
 {
     char *word = strndup(text, n);
     size_t used = n;
@@ -79,7 +79,7 @@ void terminal_wrap(FILE *out, const char *text, size_t at, size_t indent, size_t
 
     while (*text) {
         const size_t n_spaces = strspn(text, " "), n = strcspn(text + n_spaces, " \n");
-        const size_t columns = columns_of(text + n_spaces, n);
+        const size_t columns = terminal_columns_of(text + n_spaces, n);
         if (!first && n > 0 && width > 0 && at + n_spaces + columns >= width) {
             fprintf(out, "\n%*s", (int)indent, "");
             at = indent;

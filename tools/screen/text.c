@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Length of the character that begins here, at most `left`; 0 if it is invalid, as jansson decides. */
-static size_t character(const char *text, size_t left)
+static size_t text_character(const char *text, size_t left)
 {
     for (size_t n = 1; n <= 4 && n <= left; n++) {
         json_t *string = json_stringn(text, n);
@@ -25,7 +25,7 @@ json_t *text_json(const char *text)
     char *out = string ? NULL : malloc(3 * n + 1), *to = out;
 
     for (size_t i = 0; out && i < n;) {
-        const size_t bytes = character(text + i, n - i);
+        const size_t bytes = text_character(text + i, n - i);
         const char *from = bytes ? text + i : replacement;
         const size_t width = bytes ? bytes : 3;
         memcpy(to, from, width);

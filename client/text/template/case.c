@@ -193,7 +193,7 @@ struct place {
 };
 
 /* Writes it in another case: at most 9 bytes. */
-static size_t change(char out[16], struct template_run *r, const struct place *p, enum letter_case to)
+static size_t case_change(char out[16], struct template_run *r, const struct place *p, enum letter_case to)
 {
     unsigned length;
     const uint32_t c = tokenizer_character(p->text + p->at, &length);
@@ -256,7 +256,7 @@ static json_t *change_text(struct template_run *r, const json_t *string, const s
         const uint32_t c = tokenizer_character(text + at, &n_character);
         length = n_character;
         p.at = at;
-        const size_t n_made = change(made, r, &p, first ? rule->first : rule->rest);
+        const size_t n_made = case_change(made, r, &p, first ? rule->first : rule->rest);
         if (first && rule->separators) /* its rest is put into lower case by itself */
             p.word = at + length;
         add_changed(r, &out, made, n_made, string, at);

@@ -140,7 +140,8 @@ static json_t *operation(struct template_run *r, unsigned level)
     return value;
 }
 
-static bool contains(struct template_run *r, const struct template_token *at, json_t *box, const json_t *value)
+static bool expression_contains(struct template_run *r, const struct template_token *at, json_t *box,
+                                const json_t *value)
 {
     size_t i;
     json_t *item;
@@ -179,7 +180,7 @@ static int comparison(struct template_run *r)
     return 7;
 }
 
-static bool compare(struct template_run *r, const struct template_token *at, int which, json_t *a, json_t *b)
+static bool expression_compare(struct template_run *r, const struct template_token *at, int which, json_t *a, json_t *b)
 {
     switch (which) {
     case 0:
@@ -195,7 +196,7 @@ static bool compare(struct template_run *r, const struct template_token *at, int
         return which == 2 ? order < 0 : which == 3 ? order > 0 : which == 4 ? order <= 0 : order >= 0;
     }
     default:
-        return contains(r, at, b, a) == (which == 6);
+        return expression_contains(r, at, b, a) == (which == 6);
     }
 }
 
@@ -212,7 +213,7 @@ static json_t *compared(struct template_run *r)
             break;
         json_t *right = operation(r, 0);
         any = true;
-        all = right && r->live && all && compare(r, at, which, left, right);
+        all = right && r->live && all && expression_compare(r, at, which, left, right);
         json_decref(left);
         left = right;
     }

@@ -9,7 +9,7 @@
 
 /* ---- Filters ---- */
 
-static json_t *length(struct template_run *r, const struct template_call *c)
+static json_t *filter_length(struct template_run *r, const struct template_call *c)
 {
     if (!template_charge(r, json_string_length(c->value)))
         return NULL;
@@ -50,7 +50,7 @@ static bool read_separators(struct dump_form *form, const struct template_call *
 }
 
 /* No loop, nor an undefined value, is in it. */
-static bool is_plain(const struct template_run *r, const json_t *value)
+static bool filter_is_plain(const struct template_run *r, const json_t *value)
 {
     const char *key;
     json_t *item;
@@ -60,12 +60,12 @@ static bool is_plain(const struct template_run *r, const json_t *value)
         return false;
     json_array_foreach(value, i, item)
     {
-        if (!is_plain(r, item))
+        if (!filter_is_plain(r, item))
             return false;
     }
     json_object_foreach((json_t *)(uintptr_t)value, key, item)
     {
-        if (!is_plain(r, item))
+        if (!filter_is_plain(r, item))
             return false;
     }
     return true;
@@ -91,7 +91,7 @@ static json_t *tojson(struct template_run *r, const struct template_call *c)
     const uint64_t before = r->work; /* a dump has up to 6 bytes for one, and the indent */
     if (!template_check_member(r, c->at, c->value) || !template_charge(r, (r->work - before) * (6 + 32)))
         return NULL;
-    if (!is_plain(r, c->value))
+    if (!filter_is_plain(r, c->value))
         return template_refuse(r, c);
     char *text = dump_json(&n, c->value, &form);
     if (!text)
@@ -158,7 +158,7 @@ static json_t *reverse(struct template_run *r, const struct template_call *c)
 }
 
 /* Of any value's text. */
-static json_t *trim(struct template_run *r, const struct template_call *c)
+static json_t *filter_trim(struct template_run *r, const struct template_call *c)
 {
     struct template_call text = *c;
 
@@ -196,7 +196,7 @@ static json_t *apply(struct template_run *r, const struct template_call *c, unsi
 }
 
 /* selectattr("role", "equalto", "user"), rejectattr, select, reject. */
-static json_t *choose(struct template_run *r, const struct template_call *c)
+static json_t *filter_choose(struct template_run *r, const struct template_call *c)
 {
     const bool rejects = c->name->text[0] == 'r', member = c->name->n > 6;
     json_t *items = template_list(r, c->at, c->value), *out = json_array(), *item;
@@ -221,7 +221,7 @@ static json_t *choose(struct template_run *r, const struct template_call *c)
 }
 
 /* map(attribute="role", default=""), map("trim"). */
-static json_t *map(struct template_run *r, const struct template_call *c)
+static json_t *filter_map(struct template_run *r, const struct template_call *c)
 {
     const json_t *attribute = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "attribute");
     json_t *other = template_argument(c->arguments, TEMPLATE_MAX_ARGUMENTS, "default");
@@ -246,9 +246,9 @@ static json_t *map(struct template_run *r, const struct template_call *c)
 
 static json_t *run_filter(struct template_run *r, const struct template_call *c)
 {
-    static const struct template_entry filters[] = {{"trim", trim},
-                                                    {"length", length},
-                                                    {"count", length},
+    static const struct template_entry filters[] = {{"trim", filter_trim},
+                                                    {"length", filter_length},
+                                                    {"count", filter_length},
                                                     {"tojson", tojson},
                                                     {"list", to_list},
                                                     {"join", join_filter},
@@ -276,11 +276,11 @@ static json_t *run_filter(struct template_run *r, const struct template_call *c)
                                                     {"lower", template_filter_case},
                                                     {"capitalize", template_filter_case},
                                                     {"title", template_filter_case},
-                                                    {"select", choose},
-                                                    {"reject", choose},
-                                                    {"selectattr", choose},
-                                                    {"rejectattr", choose},
-                                                    {"map", map}};
+                                                    {"select", filter_choose},
+                                                    {"reject", filter_choose},
+                                                    {"selectattr", filter_choose},
+                                                    {"rejectattr", filter_choose},
+                                                    {"map", filter_map}};
 
     return TEMPLATE_RUN(filters, "filter", r, c);
 }

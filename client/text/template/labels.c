@@ -9,7 +9,7 @@
 
 enum { LEAST_PLACES = 256 };
 
-static size_t place_of(const struct template_labels *labels, const json_t *value)
+static size_t labels_place_of(const struct template_labels *labels, const json_t *value)
 {
     const uint64_t x = (uint64_t)(uintptr_t)value * 0x9E3779B97F4A7C15;
     size_t i = (size_t)(x >> 20) & labels->mask;
@@ -19,7 +19,7 @@ static size_t place_of(const struct template_labels *labels, const json_t *value
     return i;
 }
 
-static bool make_room(struct template_run *r)
+static bool labels_make_room(struct template_run *r)
 {
     struct template_labels *labels = &r->labels, larger = {.n = labels->n};
     const size_t n_places = labels->places ? 2 * (labels->mask + 1) : LEAST_PLACES;
@@ -32,20 +32,20 @@ static bool make_room(struct template_run *r)
     larger.mask = n_places - 1;
     for (size_t i = 0; labels->places && i <= labels->mask; i++)
         if (labels->places[i].value)
-            larger.places[place_of(&larger, labels->places[i].value)] = labels->places[i];
+            larger.places[labels_place_of(&larger, labels->places[i].value)] = labels->places[i];
     free(labels->places);
     *labels = larger;
     return true;
 }
 
 /* Enters a value, of which it takes a reference, and labels. */
-static bool enter(struct template_run *r, json_t *value, uint16_t *own, uint16_t message)
+static bool labels_enter(struct template_run *r, json_t *value, uint16_t *own, uint16_t message)
 {
-    if (!make_room(r)) {
+    if (!labels_make_room(r)) {
         free(own);
         return false;
     }
-    struct template_labelled *place = &r->labels.places[place_of(&r->labels, value)];
+    struct template_labelled *place = &r->labels.places[labels_place_of(&r->labels, value)];
     if (place->value) { /* the caller has one value in two places */
         free(own);
         return true;
@@ -63,7 +63,7 @@ static bool enter_all(struct template_run *r, json_t *value, unsigned left)
 
     if (left == 0 || (!json_is_string(value) && !json_is_array(value) && !json_is_object(value)))
         return r->rc == 0;
-    if (!enter(r, value, NULL, 0))
+    if (!labels_enter(r, value, NULL, 0))
         return false;
     json_array_foreach(value, i, item)
     {
@@ -87,7 +87,7 @@ static bool enter_message(struct template_run *r, json_t *message, size_t index)
 
     if (!json_is_object(message))
         return enter_all(r, message, TEMPLATE_MAX_VALUE_DEPTH);
-    if (!enter(r, message, NULL, index < CLIENT_LABEL_MESSAGE ? (uint16_t)(index + 1) : 0))
+    if (!labels_enter(r, message, NULL, index < CLIENT_LABEL_MESSAGE ? (uint16_t)(index + 1) : 0))
         return false;
     json_object_foreach(message, key, item)
     {
@@ -102,7 +102,7 @@ bool template_labels_open(struct template_run *r, const json_t *variables)
     json_t *messages = json_object_get(variables, "messages"), *message;
     size_t i;
 
-    if (!make_room(r))
+    if (!labels_make_room(r))
         return false;
     json_array_foreach(messages, i, message)
     {
@@ -127,7 +127,7 @@ const struct template_labelled *template_labels_of(const struct template_run *r,
 {
     if (!r->labels.places || !value)
         return NULL;
-    const struct template_labelled *place = &r->labels.places[place_of(&r->labels, value)];
+    const struct template_labelled *place = &r->labels.places[labels_place_of(&r->labels, value)];
     return place->value ? place : NULL;
 }
 
@@ -166,7 +166,7 @@ json_t *template_labels_set(struct template_run *r, json_t *string, const uint16
         else
             template_no_memory(r);
     }
-    if (!r->rc && enter(r, string, own, 0))
+    if (!r->rc && labels_enter(r, string, own, 0))
         return string;
     json_decref(string);
     return NULL;

@@ -142,7 +142,7 @@ static json_t *raise_integer(struct template_run *r, const struct template_token
     return json_integer(z);
 }
 
-static bool is_exact(json_int_t x)
+static bool number_is_exact(json_int_t x)
 {
     return x >= -(INT64_C(1) << 53) && x <= INT64_C(1) << 53;
 }
@@ -157,7 +157,8 @@ static json_t *calculate_integers(struct template_run *r, const struct template_
     if (op == '*' && sign->n == 2)
         return y < 0 ? calculate_reals(r, at, sign, (double)x, (double)y) : raise_integer(r, at, x, y);
     if (op == '/' && sign->n == 1) /* a quotient of larger ones would be rounded twice */
-        return is_exact(x) && is_exact(y) ? calculate_reals(r, at, sign, (double)x, (double)y) : too_large(r, at);
+        return number_is_exact(x) && number_is_exact(y) ? calculate_reals(r, at, sign, (double)x, (double)y)
+                                                        : too_large(r, at);
     if (op == '+')
         over = __builtin_add_overflow(x, y, &z);
     else if (op == '-')
@@ -235,7 +236,7 @@ static bool clean_number(char out[64], const json_t *value)
     return used > 0;
 }
 
-static bool read_real(double *out, const json_t *value)
+static bool number_read_real(double *out, const json_t *value)
 {
     char text[64], *end;
 
@@ -257,7 +258,7 @@ json_t *template_to_real(struct template_run *r, const struct template_call *c)
 
     if (c->arguments->n > (other ? 1u : 0u))
         return template_refuse(r, c);
-    return read_real(&x, c->value) ? template_real(r, x) : other ? json_incref(other) : template_real(r, 0);
+    return number_read_real(&x, c->value) ? template_real(r, x) : other ? json_incref(other) : template_real(r, 0);
 }
 
 /* int(default=0): of digits, else of a real, rounded to 0. */
@@ -281,7 +282,7 @@ json_t *template_to_integer(struct template_run *r, const struct template_call *
             return json_integer(strtoll(text, NULL, 10));
         }
     }
-    if (!read_real(&x, c->value) || !isfinite(x))
+    if (!number_read_real(&x, c->value) || !isfinite(x))
         return other ? json_incref(other) : json_integer(0);
     return fabs(x) < 0x1p62 ? json_integer((json_int_t)x) : too_large(r, c->at);
 }

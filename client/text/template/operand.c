@@ -8,7 +8,7 @@ static bool is_operator(const struct template_run *r, const char *text)
     return template_is(r->at, TEMPLATE_OPERATOR, text);
 }
 
-static bool is_name(const struct template_run *r, const char *text)
+static bool operand_is_name(const struct template_run *r, const char *text)
 {
     return template_is(r->at, TEMPLATE_NAME, text);
 }
@@ -149,8 +149,9 @@ static json_t *test(struct template_run *r, json_t *value)
     }
     const bool bare = (r->at->kind == TEMPLATE_NAME || r->at->kind == TEMPLATE_LITERAL || is_operator(r, "[") ||
                        is_operator(r, "{")) &&
-                      !is_name(r, "else") && !is_name(r, "or") && !is_name(r, "and") && !is_name(r, "if") &&
-                      !is_name(r, "is") && !is_name(r, "in") && !is_name(r, "not");
+                      !operand_is_name(r, "else") && !operand_is_name(r, "or") && !operand_is_name(r, "and") &&
+                      !operand_is_name(r, "if") && !operand_is_name(r, "is") && !operand_is_name(r, "in") &&
+                      !operand_is_name(r, "not");
     if (bare) {
         arguments.values[0] = template_postfix(r, template_operand(r));
         arguments.n = arguments.values[0] != NULL;
@@ -201,7 +202,7 @@ json_t *template_filter_chain(struct template_run *r, json_t *value)
 /* ---- Values ---- */
 
 /* The rest of a list, whose first element may have been read; takes it. */
-static json_t *list(struct template_run *r, const char *end, json_t *first)
+static json_t *operand_list(struct template_run *r, const char *end, json_t *first)
 {
     json_t *out = json_array();
 
@@ -231,12 +232,12 @@ static json_t *group(struct template_run *r)
     const struct template_token *begin = r->at;
 
     if (is_operator(r, ")"))
-        return list(r, ")", NULL);
+        return operand_list(r, ")", NULL);
     json_t *value = template_expression(r);
     if (!value || template_accept(r, TEMPLATE_OPERATOR, ")"))
         return value;
     if (template_check_member(r, begin, value))
-        return list(r, ")", value);
+        return operand_list(r, ")", value);
     json_decref(value);
     return NULL;
 }
@@ -285,7 +286,7 @@ static json_t *literal(struct template_run *r)
     return value;
 }
 
-static json_t *name(struct template_run *r)
+static json_t *operand_name(struct template_run *r)
 {
     static const struct {
         const char *name;
@@ -304,8 +305,8 @@ static json_t *name(struct template_run *r)
     if (!r->live)
         return json_null();
     if (!value && template_is_function(at)) /* as in strftime_now is defined */
-        return is_name(r, "is") ? json_true()
-                                : template_fail(r, at, "the function %.*s is not called", (int)at->n, at->text);
+        return operand_is_name(r, "is") ? json_true()
+                                        : template_fail(r, at, "the function %.*s is not called", (int)at->n, at->text);
     if (!value && template_is(at, TEMPLATE_NAME, "caller") && r->caller) /* as in if caller */
         return r->at->kind != TEMPLATE_PRINT_END ? json_true() : template_fail(r, at, "caller is not called");
     for (size_t i = r->base > 0 ? 0 : 2; !value && i < sizeof unknown / sizeof *unknown; i++)
@@ -317,13 +318,13 @@ static json_t *name(struct template_run *r)
 json_t *template_operand(struct template_run *r)
 {
     if (r->at->kind == TEMPLATE_NAME)
-        return name(r);
+        return operand_name(r);
     if (r->at->kind == TEMPLATE_LITERAL)
         return literal(r);
     if (template_accept(r, TEMPLATE_OPERATOR, "("))
         return group(r);
     if (template_accept(r, TEMPLATE_OPERATOR, "["))
-        return list(r, "]", NULL);
+        return operand_list(r, "]", NULL);
     if (template_accept(r, TEMPLATE_OPERATOR, "{"))
         return object(r);
     return template_expected(r, "a value");

@@ -65,7 +65,7 @@ struct keys {
     bool several, sensitive;
 };
 
-static json_t *folded(struct template_run *r, const struct keys *keys, json_t *key)
+static json_t *order_folded(struct template_run *r, const struct keys *keys, json_t *key)
 {
     if (!key || keys->sensitive || !json_is_string(key))
         return key;
@@ -74,20 +74,20 @@ static json_t *folded(struct template_run *r, const struct keys *keys, json_t *k
     return lower;
 }
 
-static json_t *key_of(struct template_run *r, const struct keys *keys, json_t *item)
+static json_t *order_key_of(struct template_run *r, const struct keys *keys, json_t *item)
 {
     const char *path = json_string_value(keys->attribute);
     const size_t n = json_string_length(keys->attribute);
 
     if (!keys->attribute)
-        return folded(r, keys, json_incref(item));
+        return order_folded(r, keys, json_incref(item));
     if (!keys->several || !path || !memchr(path, ',', n))
-        return folded(r, keys, template_attribute(r, keys->at, item, keys->attribute));
+        return order_folded(r, keys, template_attribute(r, keys->at, item, keys->attribute));
     json_t *out = json_array();
     for (size_t from = 0, to; !r->rc && from <= n; from = to + 1) {
         for (to = from; to < n && path[to] != ',';)
             to++;
-        template_append(r, out, folded(r, keys, follow_path(r, keys->at, item, path + from, to - from)));
+        template_append(r, out, order_folded(r, keys, follow_path(r, keys->at, item, path + from, to - from)));
     }
     return out;
 }
@@ -98,7 +98,7 @@ static json_t *keys_of(struct template_run *r, const struct keys *keys, json_t *
     json_t *out = json_array();
 
     for (size_t i = 0; !r->rc && i < json_array_size(items); i++)
-        template_append(r, out, key_of(r, keys, json_array_get(items, i)));
+        template_append(r, out, order_key_of(r, keys, json_array_get(items, i)));
     if (!r->rc)
         return out;
     json_decref(out);

@@ -32,7 +32,7 @@ void template_strip_end(const char *text, size_t *n)
     }
 }
 
-static int fail(const struct client_template *t, const char *at, const char *sentence, struct error *err)
+static int read_fail(const struct client_template *t, const char *at, const char *sentence, struct error *err)
 {
     struct template_run r = {.template = t, .err = err};
     const struct template_token token = {.text = at};
@@ -41,8 +41,8 @@ static int fail(const struct client_template *t, const char *at, const char *sen
     return r.rc;
 }
 
-static int add(struct client_template *t, enum template_kind kind, const char *text, size_t n, json_t *value,
-               struct error *err)
+static int read_add(struct client_template *t, enum template_kind kind, const char *text, size_t n, json_t *value,
+                    struct error *err)
 {
     if (t->n == t->cap) {
         const size_t cap = 2 * t->cap + 64;
@@ -75,7 +75,7 @@ static bool read_code(uint32_t *out, const char **at, const char *end, char lett
 }
 
 /* Reads a string in quotes, with Python's escapes. *at is at the quote. */
-static int read_string(struct client_template *t, const char **at, const char *end, struct error *err)
+static int template_read_string(struct client_template *t, const char **at, const char *end, struct error *err)
 {
     static const char letters[] = "abfnrtv\\'\"", values[] = "\a\b\f\n\r\t\v\\'\"";
     const char *begin = *at, quote = *begin;
@@ -95,26 +95,26 @@ static int read_string(struct client_template *t, const char **at, const char *e
         if (escaped == 'x' || escaped == 'u' || escaped == 'U') {
             if (!read_code(&code, at, end, escaped)) {
                 free(text);
-                return fail(t, begin, "an escape in this text is not a character", err);
+                return read_fail(t, begin, "an escape in this text is not a character", err);
             }
             n += tokenizer_put_character(text + n, code);
         } else if ((letter = memchr(letters, escaped, sizeof letters - 1)) != NULL) {
             text[n++] = values[letter - letters];
         } else if (escaped >= '0' && escaped <= '7') {
             free(text);
-            return fail(t, begin, "octal escapes in a text are not supported", err);
+            return read_fail(t, begin, "octal escapes in a text are not supported", err);
         } else if (escaped != '\n') { /* a backslash at a line's end continues it; others stand for themselves */
             text[n++] = '\\', text[n++] = escaped;
         }
     }
     if (*at == end) {
         free(text);
-        return fail(t, begin, "this text has no end", err);
+        return read_fail(t, begin, "this text has no end", err);
     }
     ++*at;
     json_t *value = json_stringn(text, n);
     free(text);
-    return value ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), value, err) : error_memory(err);
+    return value ? read_add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), value, err) : error_memory(err);
 }
 
 static bool is_letter(char c)
@@ -122,7 +122,7 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-static bool is_digit(char c)
+static bool read_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -134,7 +134,7 @@ static size_t copy_digits(char out[NUMBER_BYTES], size_t *n, const char *at, con
 {
     const char *begin = at;
 
-    while (at < end && (is_digit(*at) || (*at == '_' && at > begin && at + 1 < end && is_digit(at[1])))) {
+    while (at < end && (read_is_digit(*at) || (*at == '_' && at > begin && at + 1 < end && read_is_digit(at[1])))) {
         if (*at != '_' && *n + 1 < NUMBER_BYTES)
             out[(*n)++] = *at;
         at++;
@@ -148,12 +148,12 @@ static bool copy_fraction(char out[NUMBER_BYTES], size_t *n, const char **at, co
 {
     const char *begin = *at;
 
-    if (!after_point && *at + 1 < end && **at == '.' && is_digit((*at)[1])) {
+    if (!after_point && *at + 1 < end && **at == '.' && read_is_digit((*at)[1])) {
         out[(*n)++] = '.';
         *at += 1 + copy_digits(out, n, *at + 1, end);
     }
     const bool sign = *at + 1 < end && ((*at)[1] == '+' || (*at)[1] == '-');
-    if (!after_point && *at + 1 + sign < end && (**at == 'e' || **at == 'E') && is_digit((*at)[1 + sign])) {
+    if (!after_point && *at + 1 + sign < end && (**at == 'e' || **at == 'E') && read_is_digit((*at)[1 + sign])) {
         out[(*n)++] = 'e';
         if (sign)
             out[(*n)++] = (*at)[1];
@@ -163,7 +163,7 @@ static bool copy_fraction(char out[NUMBER_BYTES], size_t *n, const char **at, co
     return *at > begin;
 }
 
-static int read_number(struct client_template *t, const char **at, const char *end, struct error *err)
+static int template_read_number(struct client_template *t, const char **at, const char *end, struct error *err)
 {
     const char *begin = *at;
     char text[NUMBER_BYTES + 32];
@@ -171,14 +171,14 @@ static int read_number(struct client_template *t, const char **at, const char *e
 
     *at += copy_digits(text, &n, *at, end);
     if (n > NUMBER_BYTES / 2)
-        return fail(t, begin, "this number is too long", err);
+        return read_fail(t, begin, "this number is too long", err);
     const bool real = copy_fraction(text, &n, at, end, begin > t->source && begin[-1] == '.');
     if (n + 1 >= NUMBER_BYTES)
-        return fail(t, begin, "this number is too long", err);
+        return read_fail(t, begin, "this number is too long", err);
     if (*at < end && (is_letter(**at) || **at == '_'))
-        return fail(t, begin, "only decimal numbers are supported", err);
+        return read_fail(t, begin, "only decimal numbers are supported", err);
     if (!real && n > 1 && *text == '0' && strspn(text, "0") < n)
-        return fail(t, begin, "an integer does not begin with 0", err);
+        return read_fail(t, begin, "an integer does not begin with 0", err);
     json_t *number = real ? NULL : json_integer(strtoll(text, NULL, 10));
     errno = 0;
     if (real && isfinite(strtod(text, NULL)))
@@ -189,7 +189,7 @@ static int read_number(struct client_template *t, const char **at, const char *e
         json_decref(number);
         number = wide_new(text, n);
     }
-    return number ? add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), number, err) : error_memory(err);
+    return number ? read_add(t, TEMPLATE_LITERAL, begin, (size_t)(*at - begin), number, err) : error_memory(err);
 }
 
 /* A name, a literal or an operator. *open counts brackets. */
@@ -200,23 +200,23 @@ static int read_token(struct client_template *t, const char **at, const char *en
     size_t n = 1;
 
     if (*begin == '\'' || *begin == '"')
-        return read_string(t, at, end, err);
-    if (is_digit(*begin))
-        return read_number(t, at, end, err);
+        return template_read_string(t, at, end, err);
+    if (read_is_digit(*begin))
+        return template_read_number(t, at, end, err);
     if (is_letter(*begin)) {
-        while (begin + n < end && (is_letter(begin[n]) || is_digit(begin[n])))
+        while (begin + n < end && (is_letter(begin[n]) || read_is_digit(begin[n])))
             n++;
         *at += n;
-        return add(t, TEMPLATE_NAME, begin, n, NULL, err);
+        return read_add(t, TEMPLATE_NAME, begin, n, NULL, err);
     }
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs && begin + 1 < end; i++)
         n = memcmp(begin, pairs[i], 2) == 0 ? 2 : n;
     if (n == 1 && !memchr("+-*/%~|.,:()[]{}<>=", *begin, 19))
-        return fail(t, begin, "this character has no place in a tag", err);
+        return read_fail(t, begin, "this character has no place in a tag", err);
     *open += *begin == '(' || *begin == '[' || *begin == '{';
     *open -= *open > 0 && (*begin == ')' || *begin == ']' || *begin == '}');
     *at += n;
-    return add(t, TEMPLATE_OPERATOR, begin, n, NULL, err);
+    return read_add(t, TEMPLATE_OPERATOR, begin, n, NULL, err);
 }
 
 /* Passes the end of a tag, which is at `at`: its sign, itself, and the white space that it takes along. */
@@ -235,7 +235,7 @@ static const char *pass_end(const char *at, const char *end, bool print)
 }
 
 /* True at the end of a tag, such as -%}. */
-static bool is_end(const char *at, const char *end, const char *closing, bool print)
+static bool read_is_end(const char *at, const char *end, const char *closing, bool print)
 {
     const size_t sign = *at == '-' || (*at == '+' && !print) ? 1 : 0;
 
@@ -253,9 +253,9 @@ static int read_tag(struct client_template *t, const char **at, const char *end,
         size_t left = (size_t)(end - *at);
         template_strip_start(at, &left);
         if (left == 0)
-            return fail(t, begin, print ? "this {{ has no }}" : "this {% has no %}", err);
-        if (open == 0 && is_end(*at, end, closing, print)) {
-            rc = add(t, print ? TEMPLATE_PRINT_END : TEMPLATE_TAG_END, *at, 2, NULL, err);
+            return read_fail(t, begin, print ? "this {{ has no }}" : "this {% has no %}", err);
+        if (open == 0 && read_is_end(*at, end, closing, print)) {
+            rc = read_add(t, print ? TEMPLATE_PRINT_END : TEMPLATE_TAG_END, *at, 2, NULL, err);
             *at = pass_end(*at, end, print);
             return rc;
         }
@@ -270,7 +270,7 @@ static int pass_comment(const struct client_template *t, const char **at, const 
     const char *close = memmem(*at, (size_t)(end - *at), "#}", 2);
 
     if (!close)
-        return fail(t, *at, "this {# has no #}", err);
+        return read_fail(t, *at, "this {# has no #}", err);
     *at = pass_end(close > *at && (close[-1] == '-' || close[-1] == '+') ? close - 1 : close, end, false);
     return 0;
 }
@@ -325,9 +325,9 @@ static int read_raw(struct client_template *t, const char *tag, const char **at,
     for (close = text; close < end && !(after = pass_word(close, end, "endraw", &sign));)
         close++;
     if (!after)
-        return fail(t, tag, "there is no endraw", err);
+        return read_fail(t, tag, "there is no endraw", err);
     n = trim_before(text, close, close[2], false, (*at)[-1] == '\n' || (text > *at && text[-1] == '\n'));
-    const int rc = n > 0 ? add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
+    const int rc = n > 0 ? read_add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
     *at = pass_end(sign == '-' || sign == '+' ? after - 3 : after - 2, end, false);
     *starts = (*at)[-1] == '\n';
     return rc;
@@ -345,21 +345,21 @@ static int read_next(struct client_template *t, const char **at, const char *end
     const bool print = tag < end && tag[1] == '{';
     const char sign = tag + 2 < end ? tag[2] : 0;
     n = tag < end ? trim_before(text, tag, sign, print, *starts) : (size_t)(tag - text);
-    int rc = n > 0 ? add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
+    int rc = n > 0 ? read_add(t, TEMPLATE_TEXT, text, n, NULL, err) : 0;
     *at = tag;
     if (rc || tag == end)
         return rc;
     const char *raw = pass_word(tag, end, "raw", &raw_sign);
     if (raw) {
         *at = raw;
-        return raw_sign == '+' ? fail(t, tag, "this tag has no end", err)
+        return raw_sign == '+' ? read_fail(t, tag, "this tag has no end", err)
                                : read_raw(t, tag, at, end, raw_sign, starts, err);
     }
     *at += sign == '-' || sign == '+' ? 3 : 2;
     if (tag[1] == '#') {
         rc = pass_comment(t, at, end, err);
     } else {
-        rc = add(t, print ? TEMPLATE_PRINT : TEMPLATE_TAG, tag, 2, NULL, err);
+        rc = read_add(t, print ? TEMPLATE_PRINT : TEMPLATE_TAG, tag, 2, NULL, err);
         rc = rc ? rc : read_tag(t, at, end, print, err);
     }
     *starts = !rc && (*at)[-1] == '\n';
@@ -374,5 +374,5 @@ int template_read(struct client_template *t, struct error *err)
 
     while (!rc && at < end)
         rc = read_next(t, &at, end, &starts, err);
-    return rc ? rc : add(t, TEMPLATE_END, end, 0, NULL, err);
+    return rc ? rc : read_add(t, TEMPLATE_END, end, 0, NULL, err);
 }

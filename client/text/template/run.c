@@ -89,7 +89,7 @@ bool template_deepen(struct template_run *r)
 
 /* ---- Variables ---- */
 
-static bool is_named(const struct template_variable *v, const struct template_token *name)
+static bool run_is_named(const struct template_variable *v, const struct template_token *name)
 {
     return v->n == name->n && memcmp(v->name, name->text, name->n) == 0;
 }
@@ -107,10 +107,10 @@ json_t *template_find(struct template_run *r, const struct template_token *name)
 {
     template_charge(r, r->n_variables);
     for (size_t i = r->n_variables; i-- > r->base;)
-        if (is_named(&r->variables[i], name) && !is_hidden(r, i))
+        if (run_is_named(&r->variables[i], name) && !is_hidden(r, i))
             return r->variables[i].value;
     for (size_t i = r->base > 0 ? r->n_global : 0; i-- > 0;)
-        if (is_named(&r->variables[i], name))
+        if (run_is_named(&r->variables[i], name))
             return r->variables[i].value;
     return NULL;
 }
@@ -122,7 +122,7 @@ bool template_set(struct template_run *r, const struct template_token *name, jso
         return false;
     template_charge(r, r->n_variables);
     for (size_t i = r->scope; i < r->n_variables; i++) {
-        if (is_named(&r->variables[i], name)) {
+        if (run_is_named(&r->variables[i], name)) {
             json_decref(r->variables[i].value);
             r->variables[i].value = value;
             return true;
@@ -190,7 +190,7 @@ struct names {
     size_t n;
 };
 
-static bool read_names(struct template_run *r, struct names *names)
+static bool run_read_names(struct template_run *r, struct names *names)
 {
     names->n = 0;
     do {
@@ -236,7 +236,7 @@ static bool run_set(struct template_run *r)
     struct names names;
     json_t *value;
 
-    if (!read_names(r, &names))
+    if (!run_read_names(r, &names))
         return false;
     if (names.n == 1 && template_accept(r, TEMPLATE_OPERATOR, ".")) {
         member = r->at;
@@ -296,7 +296,7 @@ struct loop {
 };
 
 /* Keeps the elements for which the loop's condition holds. */
-static json_t *choose(struct template_run *r, const struct loop *loop, json_t *items)
+static json_t *run_choose(struct template_run *r, const struct loop *loop, json_t *items)
 {
     json_t *chosen = json_array();
 
@@ -324,7 +324,7 @@ bool template_is_loop(const json_t *value)
 }
 
 /* The variable `loop`. */
-static json_t *describe(struct template_run *r, const json_t *items, size_t i)
+static json_t *run_describe(struct template_run *r, const json_t *items, size_t i)
 {
     const json_int_t n = (json_int_t)json_array_size(items), at = (json_int_t)i;
     json_t *loop = json_pack("{s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:i,s:i}", "index0", at, "index", at + 1, "revindex0",
@@ -352,7 +352,7 @@ static void run_items(struct template_run *r, const struct loop *loop, const jso
         const struct template_labelled *labelled = template_labels_of(r, json_array_get(items, i));
         r->message = labelled && labelled->message ? labelled->message : message;
         r->jump = TEMPLATE_NO_JUMP;
-        if (bind(r, &loop->names, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
+        if (bind(r, &loop->names, json_array_get(items, i)) && template_set(r, &name, run_describe(r, items, i))) {
             r->at = loop->body;
             template_run_to(r, loop_ends);
         }
@@ -368,7 +368,7 @@ static bool run_for(struct template_run *r)
     const bool live = r->live;
     struct loop loop = {.condition = NULL};
 
-    if (!read_names(r, &loop.names))
+    if (!run_read_names(r, &loop.names))
         return false;
     const struct template_token *in = r->at;
     if (!template_expect(r, TEMPLATE_NAME, "in"))
@@ -386,7 +386,7 @@ static bool run_for(struct template_run *r)
     template_expect(r, TEMPLATE_TAG_END, NULL);
     loop.body = r->at;
     if (!r->rc && items && loop.condition)
-        items = choose(r, &loop, items);
+        items = run_choose(r, &loop, items);
     const bool any = json_array_size(items) > 0;
     r->n_loops++;
     if (!r->rc && items)
@@ -470,7 +470,7 @@ static bool run_statement(struct template_run *r)
     return false;
 }
 
-static bool is_one(const struct template_token *token, const char *const *names)
+static bool run_is_one(const struct template_token *token, const char *const *names)
 {
     for (; names && *names; names++)
         if (template_is(token, TEMPLATE_NAME, *names))
@@ -499,7 +499,7 @@ bool template_run_to(struct template_run *r, const char *const *ends)
                 template_labels_printed(r, from);
         } else if (at->kind == TEMPLATE_PRINT) {
             run_print(r);
-        } else if (is_one(r->at, ends)) {
+        } else if (run_is_one(r->at, ends)) {
             break;
         } else {
             run_statement(r);

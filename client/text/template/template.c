@@ -20,7 +20,7 @@ static void free_run(struct template_run *r)
     template_labels_close(r);
 }
 
-static int open_run(struct template_run *r, const struct client_template *t, bool live, struct error *err)
+static int template_open_run(struct template_run *r, const struct client_template *t, bool live, struct error *err)
 {
     *r = (struct template_run){.template = t,
                                .at = t->tokens,
@@ -67,7 +67,7 @@ int client_template_open(struct client_template **out, const char *text, size_t 
     if (!rc)
         rc = template_read(t, err);
     if (!rc) {
-        if (!open_run(r, t, false, err))
+        if (!template_open_run(r, t, false, err))
             template_run_to(r, NULL);
         rc = r->rc;
         free_run(r);
@@ -101,7 +101,7 @@ static int render(struct client_rendering *out, const struct client_template *t,
     *out = (struct client_rendering){0};
     if (!r)
         return error_set(err, -ENOMEM, "out of memory for a chat template");
-    open_run(r, t, true, err);
+    template_open_run(r, t, true, err);
     r->now = now;
     if (!r->rc && labelled)
         template_labels_open(r, variables);
@@ -199,7 +199,7 @@ static const char *list_names(char out[NAMES_BYTES], const json_t *list)
 }
 
 /* Chooses among what a file has: a text, whose name is default, or a list. */
-static int choose(const json_t **out, const json_t *found, const char *name, bool tools, struct error *err)
+static int template_choose(const json_t **out, const json_t *found, const char *name, bool tools, struct error *err)
 {
     char names[NAMES_BYTES];
 
@@ -238,7 +238,7 @@ int client_template_find(struct client_template **out, const json_t *side, const
         found = json_is_string(found) || json_is_array(found) ? found : NULL;
     }
     if (found)
-        rc = choose(&text, found, name, tools, err);
+        rc = template_choose(&text, found, name, tools, err);
     else if (name)
         rc = error_set(err, -EDOM, "--chat-template %.60s: the model has no chat template", name);
     if (!rc && json_is_string(text)) {

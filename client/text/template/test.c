@@ -55,7 +55,7 @@ static json_t *is_type(struct template_run *r, const struct template_call *c)
 }
 
 /* lt, le, gt, ge, by all of their names. */
-static json_t *is_ordered(struct template_run *r, const struct template_call *c)
+static json_t *test_is_ordered(struct template_run *r, const struct template_call *c)
 {
     const char *name = c->name->text;
     const bool less = name[0] == 'l' || name[0] == '<', equal = c->name->n == 2 && (name[1] == 'e' || name[1] == '=');
@@ -69,7 +69,7 @@ static json_t *is_ordered(struct template_run *r, const struct template_call *c)
 }
 
 /* Of true, false and none alone: what else is the same object is Python's own matter. */
-static json_t *is_same(struct template_run *r, const struct template_call *c)
+static json_t *test_is_same(struct template_run *r, const struct template_call *c)
 {
     const json_t *other = template_argument(c->arguments, 0, "other");
 
@@ -126,17 +126,17 @@ json_t *template_run_test(struct template_run *r, const struct template_call *c)
                                                   {"==", is_equal},
                                                   {"ne", is_equal},
                                                   {"!=", is_equal},
-                                                  {"sameas", is_same},
-                                                  {"lt", is_ordered},
-                                                  {"lessthan", is_ordered},
-                                                  {"<", is_ordered},
-                                                  {"le", is_ordered},
-                                                  {"<=", is_ordered},
-                                                  {"gt", is_ordered},
-                                                  {"greaterthan", is_ordered},
-                                                  {">", is_ordered},
-                                                  {"ge", is_ordered},
-                                                  {">=", is_ordered},
+                                                  {"sameas", test_is_same},
+                                                  {"lt", test_is_ordered},
+                                                  {"lessthan", test_is_ordered},
+                                                  {"<", test_is_ordered},
+                                                  {"le", test_is_ordered},
+                                                  {"<=", test_is_ordered},
+                                                  {"gt", test_is_ordered},
+                                                  {"greaterthan", test_is_ordered},
+                                                  {">", test_is_ordered},
+                                                  {"ge", test_is_ordered},
+                                                  {">=", test_is_ordered},
                                                   {"divisibleby", is_divisible},
                                                   {"lower", is_case},
                                                   {"upper", is_case},

@@ -50,7 +50,7 @@ static const char *next_separator(size_t *length, const char *text, size_t n, co
 }
 
 /* split(separator, limit), rsplit without a limit is the same; without a separator, at white space. */
-static json_t *split(struct template_run *r, const struct template_call *c)
+static json_t *text_split(struct template_run *r, const struct template_call *c)
 {
     const char *const all = json_string_value(c->value), *text = all;
     size_t n = json_string_length(c->value), n_by = 0;
@@ -130,7 +130,7 @@ static json_t *has_end(struct template_run *r, const struct template_call *c)
     return json_boolean(any);
 }
 
-static json_t *find(struct template_run *r, const struct template_call *c)
+static json_t *text_find(struct template_run *r, const struct template_call *c)
 {
     const char *text = json_string_value(c->value);
     size_t n;
@@ -291,7 +291,7 @@ static json_t *count(struct template_run *r, const struct template_call *c)
 static const struct template_entry text_methods[] = {{"strip", template_strip},
                                                      {"lstrip", template_strip},
                                                      {"rstrip", template_strip},
-                                                     {"split", split},
+                                                     {"split", text_split},
                                                      {"replace", template_replace},
                                                      {"startswith", has_end},
                                                      {"endswith", has_end},
@@ -299,7 +299,7 @@ static const struct template_entry text_methods[] = {{"strip", template_strip},
                                                      {"lower", template_change_case},
                                                      {"title", template_change_case},
                                                      {"capitalize", template_change_case},
-                                                     {"find", find},
+                                                     {"find", text_find},
                                                      {"join", join_method},
                                                      {"splitlines", splitlines},
                                                      {"removeprefix", remove_end},

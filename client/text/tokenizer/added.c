@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* By first byte; then longest first; then by text. */
-static int compare(const void *a, const void *b)
+static int added_compare(const void *a, const void *b)
 {
     const struct tokenizer_added *x = a, *y = b;
 
@@ -20,13 +20,13 @@ static int compare(const void *a, const void *b)
     return memcmp(x->text, y->text, x->n);
 }
 
-static bool flag(const json_t *token, const char *key)
+static bool added_flag(const json_t *token, const char *key)
 {
     return json_is_true(json_object_get(token, key));
 }
 
-static int add_text(struct tokenizer_set *set, struct tokenizer_added token, const char *text, size_t n,
-                    struct error *err)
+static int added_add_text(struct tokenizer_set *set, struct tokenizer_added token, const char *text, size_t n,
+                          struct error *err)
 {
     struct tokenizer_added *larger = realloc(set->tokens, (set->n + 1) * sizeof *larger);
 
@@ -48,13 +48,14 @@ static int add_text(struct tokenizer_set *set, struct tokenizer_added token, con
 static int add_token(struct client_tokenizer *t, const json_t *token, struct error *err)
 {
     const json_t *content = json_object_get(token, "content");
-    const bool normalised = json_object_get(token, "normalized") ? flag(token, "normalized") : !flag(token, "special");
+    const bool normalised =
+        json_object_get(token, "normalized") ? added_flag(token, "normalized") : !added_flag(token, "special");
     const struct tokenizer_added added = {.id = (uint32_t)json_integer_value(json_object_get(token, "id")),
-                                          .lstrip = flag(token, "lstrip"),
-                                          .rstrip = flag(token, "rstrip"),
-                                          .single_word = flag(token, "single_word"),
-                                          .special = flag(token, "special"),
-                                          .refused = flag(token, "refused")};
+                                          .lstrip = added_flag(token, "lstrip"),
+                                          .rstrip = added_flag(token, "rstrip"),
+                                          .single_word = added_flag(token, "single_word"),
+                                          .special = added_flag(token, "special"),
+                                          .refused = added_flag(token, "refused")};
     struct client_text normal = {0};
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);
@@ -64,13 +65,13 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
     if (n == 0)
         return 0;
     struct tokenizer_token *known = &t->tokens[added.id];
-    known->special = flag(token, "special");
+    known->special = added_flag(token, "special");
     if (normalised && t->normal.n > 0) {
         rc = tokenizer_changes_apply(&normal, &t->normal, &t->work, text, n, true, &first, err);
         text = normal.bytes, n = normal.n;
     }
     if (!rc && n > 0) /* nothing may be left of it */
-        rc = add_text(&t->added[normalised], added, text, n, err);
+        rc = added_add_text(&t->added[normalised], added, text, n, err);
     if (!rc && n > 0 && (n != known->n || memcmp(text, known->text, n) != 0)) {
         /* Hugging Face's tokenizers decode this form, and do not know it for special. */
         known->shown = t->added[normalised].tokens[t->added[normalised].n - 1].text;
@@ -81,12 +82,12 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
     return rc;
 }
 
-static void sort(struct tokenizer_set *set)
+static void added_sort(struct tokenizer_set *set)
 {
     size_t i = 0;
 
     if (set->n > 1)
-        qsort(set->tokens, set->n, sizeof *set->tokens, compare);
+        qsort(set->tokens, set->n, sizeof *set->tokens, added_compare);
     for (unsigned byte = 0; byte < 257; byte++) {
         while (i < set->n && (uint8_t)*set->tokens[i].text < byte)
             i++;
@@ -108,8 +109,8 @@ int tokenizer_added_open(struct client_tokenizer *t, const struct tokenizer_side
     tokenizer_work_allow(&t->work, n); /* their normal forms */
     for (size_t i = 0; !rc && i < json_array_size(list); i++)
         rc = add_token(t, json_array_get(list, i), err);
-    sort(&t->added[0]);
-    sort(&t->added[1]);
+    added_sort(&t->added[0]);
+    added_sort(&t->added[1]);
     return rc;
 }
 

@@ -150,7 +150,7 @@ static int add_bert(struct client_text *out, const struct tokenizer_change *chan
 }
 
 /* Counts n bytes that a change adds to the text. */
-static int grow(struct tokenizer_work *work, const struct tokenizer_change *change, size_t n, struct error *err)
+static int changes_grow(struct tokenizer_work *work, const struct tokenizer_change *change, size_t n, struct error *err)
 {
     const char *part = change->kind == TOKENIZER_REPLACE   ? "normalizer Replace"
                        : change->kind == TOKENIZER_PREPEND ? "normalizer Prepend"
@@ -178,7 +178,7 @@ static int add_replaced_text(struct client_text *out, const struct tokenizer_cha
         const size_t kept = found          ? (size_t)(found - at)
                             : seen == left ? left
                                            : STRETCH; /* the end may begin a match */
-        rc = found ? grow(work, change, n_to, err) : 0;
+        rc = found ? changes_grow(work, change, n_to, err) : 0;
         if (!rc)
             rc = client_text_reserve(out, kept + n_to, err);
         if (rc)
@@ -204,7 +204,7 @@ static int add_replaced(struct client_text *out, const struct tokenizer_change *
         if (!rc)
             rc = client_text_add(out, text + at, found.begin - at, err);
         if (!rc && found.begin < found.end)
-            rc = grow(work, change, strlen(change->to), err);
+            rc = changes_grow(work, change, strlen(change->to), err);
         if (!rc && found.begin < found.end)
             rc = client_text_add(out, change->to, strlen(change->to), err);
     }
@@ -217,7 +217,7 @@ static int add_led(struct client_text *out, const struct tokenizer_change *chang
     const size_t n_to = strlen(change->to);
     const bool there = change->kind == TOKENIZER_LEAD && n >= n_to && memcmp(text, change->to, n_to) == 0;
     const bool leads = begins && n > 0 && !there && (first || !change->first);
-    int rc = leads ? grow(work, change, n_to, err) : 0;
+    int rc = leads ? changes_grow(work, change, n_to, err) : 0;
 
     if (!rc && leads)
         rc = client_text_add(out, change->to, n_to, err);
@@ -348,12 +348,12 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
 
 /* ---- tokenizer.json's normalizer ---- */
 
-static bool flag(const json_t *step, const char *key)
+static bool changes_flag(const json_t *step, const char *key)
 {
     return json_is_true(json_object_get(step, key));
 }
 
-static int read_replace(struct tokenizer_change *change, const json_t *step, struct error *err)
+static int changes_read_replace(struct tokenizer_change *change, const json_t *step, struct error *err)
 {
     const char *content = json_string_value(json_object_get(step, "content")), *text;
     int rc = tokenizer_read_pattern(&change->pattern, &text, json_object_get(step, "pattern"), err);
@@ -379,7 +379,7 @@ static int read_prepend(struct tokenizer_change *change, const json_t *step, str
     return change->to ? 0 : error_memory(err);
 }
 
-static int read_table(struct tokenizer_change *change, const json_t *step, struct error *err)
+static int changes_read_table(struct tokenizer_change *change, const json_t *step, struct error *err)
 {
     const char *map = json_string_value(json_object_get(step, "precompiled_charsmap"));
 
@@ -409,22 +409,22 @@ static int read_change(struct tokenizer_change *change, const json_t *step, stru
             continue;
         *change = (struct tokenizer_change){.kind = types[i].kind,
                                             .form = types[i].form,
-                                            .left = flag(step, "strip_left"),
-                                            .right = flag(step, "strip_right"),
-                                            .clean = flag(step, "clean_text"),
-                                            .han = flag(step, "handle_chinese_chars"),
-                                            .lower = flag(step, "lowercase")};
+                                            .left = changes_flag(step, "strip_left"),
+                                            .right = changes_flag(step, "strip_right"),
+                                            .clean = changes_flag(step, "clean_text"),
+                                            .han = changes_flag(step, "handle_chinese_chars"),
+                                            .lower = changes_flag(step, "lowercase")};
         change->accents = json_is_boolean(accents) ? json_is_true(accents) : change->lower;
         if (change->kind == TOKENIZER_REPLACE)
-            return read_replace(change, step, err);
+            return changes_read_replace(change, step, err);
         if (change->kind == TOKENIZER_TABLE)
-            return read_table(change, step, err);
+            return changes_read_table(change, step, err);
         return change->kind == TOKENIZER_PREPEND ? read_prepend(change, step, err) : 0;
     }
     return tokenizer_refuse(err, "normalizer", tokenizer_type(step));
 }
 
-static int read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int changes_read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     struct tokenizer_change change = {0};
     int rc = read_change(&change, step, err);
@@ -437,5 +437,5 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
 
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err)
 {
-    return tokenizer_read_part(t, normalizer, "normalizer", "normalizers", read_step, err);
+    return tokenizer_read_part(t, normalizer, "normalizer", "normalizers", changes_read_step, err);
 }

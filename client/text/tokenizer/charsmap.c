@@ -23,7 +23,7 @@ static uint32_t word_at(const uint8_t *bytes)
     return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
 }
 
-static int read_map(struct tokenizer_charsmap *map, const uint8_t *bytes, size_t n, struct error *err)
+static int charsmap_read_map(struct tokenizer_charsmap *map, const uint8_t *bytes, size_t n, struct error *err)
 {
     const size_t trie = n >= 4 ? word_at(bytes) : 0;
 
@@ -54,7 +54,7 @@ int tokenizer_charsmap_open(struct tokenizer_charsmap **out, const char *base64,
     if (!rc && sodium_base642bin(bytes, room, base64, strlen(base64), NULL, &n, NULL, sodium_base64_VARIANT_ORIGINAL))
         rc = error_set(err, -EINVAL, "its normalizer Precompiled has a precompiled_charsmap that is no base64");
     if (!rc)
-        rc = read_map(map, bytes, n, err);
+        rc = charsmap_read_map(map, bytes, n, err);
     free(bytes);
     if (rc)
         tokenizer_charsmap_close(map);
@@ -74,15 +74,15 @@ void tokenizer_charsmap_close(struct tokenizer_charsmap *map)
 
 /* ---- The trie ---- */
 
-static size_t offset_of(uint32_t unit)
+static size_t charsmap_offset_of(uint32_t unit)
 {
     return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
 /* What replaces the shortest text of the table that text (n bytes) begins with. NULL: it begins with none. */
-static const char *find(const struct tokenizer_charsmap *map, const char *text, size_t n)
+static const char *charsmap_find(const struct tokenizer_charsmap *map, const char *text, size_t n)
 {
-    size_t place = offset_of(map->units[0]);
+    size_t place = charsmap_offset_of(map->units[0]);
 
     for (size_t i = 0; i < n && text[i]; i++) {
         place ^= (uint8_t)text[i];
@@ -91,7 +91,7 @@ static const char *find(const struct tokenizer_charsmap *map, const char *text, 
         const uint32_t unit = map->units[place];
         if ((unit & (1u << 31 | 0xFF)) != (uint8_t)text[i])
             return NULL;
-        place ^= offset_of(unit);
+        place ^= charsmap_offset_of(unit);
         if (!(unit >> 8 & 1))
             continue;
         const size_t at = place < map->n_units ? map->units[place] & ~(1u << 31) : map->n_texts;
@@ -101,10 +101,10 @@ static const char *find(const struct tokenizer_charsmap *map, const char *text, 
 }
 
 /* Appends what replaces a text, or the text if nothing does and `must`. *done: it has. */
-static int add(bool *done, struct client_text *out, const struct tokenizer_charsmap *map, uint64_t *grows,
-               const char *text, size_t n, bool must, struct error *err)
+static int charsmap_add(bool *done, struct client_text *out, const struct tokenizer_charsmap *map, uint64_t *grows,
+                        const char *text, size_t n, bool must, struct error *err)
 {
-    const char *to = find(map, text, n);
+    const char *to = charsmap_find(map, text, n);
     const size_t n_to = to ? strlen(to) : n;
 
     *done = to || must;
@@ -127,11 +127,11 @@ int tokenizer_charsmap_apply(struct client_text *out, const struct tokenizer_cha
         length = tokenizer_grapheme(text + at, n - at);
         done = false;
         if (length < MOST_OF_GRAPHEME)
-            rc = add(&done, out, map, grows, text + at, length, false, err);
+            rc = charsmap_add(&done, out, map, grows, text + at, length, false, err);
         for (size_t i = at; !rc && !done && i < at + length; i += character) {
             bool taken;
             tokenizer_character(text + i, &character);
-            rc = add(&taken, out, map, grows, text + i, character, true, err);
+            rc = charsmap_add(&taken, out, map, grows, text + i, character, true, err);
         }
     }
     return rc;

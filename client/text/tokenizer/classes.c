@@ -60,7 +60,7 @@ static const struct {
 };
 
 /* With or without Fast. */
-static const struct tokenizer_class *find_class(const char *name)
+static const struct tokenizer_class *classes_find_class(const char *name)
 {
     for (size_t i = 0; name && i < sizeof classes / sizeof *classes; i++) {
         const size_t n = strlen(classes[i].name);
@@ -76,22 +76,22 @@ const struct tokenizer_class *tokenizer_class_of(const json_t *config, const cha
 
     for (size_t i = 0; model_type && i < sizeof types / sizeof *types; i++)
         if (strcmp(model_type, types[i].model_type) == 0 && (types[i].only || !name))
-            return find_class(types[i].class);
-    const struct tokenizer_class *class = find_class(name);
+            return classes_find_class(types[i].class);
+    const struct tokenizer_class *class = classes_find_class(name);
     return class == &classes[0] && byte_level ? NULL : class; /* files of Llama 3 say LlamaTokenizer */
 }
 
 const struct tokenizer_class *tokenizer_class_gpt2(void)
 {
-    return find_class("GPT2Tokenizer");
+    return classes_find_class("GPT2Tokenizer");
 }
 
-static const char *text_of(const json_t *token)
+static const char *classes_text_of(const json_t *token)
 {
     return json_string_value(json_object_get(token, "content"));
 }
 
-static bool flag(const json_t *part, const char *key)
+static bool classes_flag(const json_t *part, const char *key)
 {
     return json_is_true(json_object_get(part, key));
 }
@@ -117,8 +117,8 @@ static const json_t *find_part(const json_t *root, const char *part, const char 
 }
 
 /* A switch as the class has it, and as tokenizer.json's part does. without: what the class takes if it is not given. */
-static int compare(const struct tokenizer_class *class, const json_t *config, const char *key, bool without,
-                   bool in_part, struct error *err)
+static int classes_compare(const struct tokenizer_class *class, const json_t *config, const char *key, bool without,
+                           bool in_part, struct error *err)
 {
     const json_t *given = json_object_get(config, key);
     const bool value = json_is_boolean(given) ? json_is_true(given) : without;
@@ -136,7 +136,8 @@ static int compare(const struct tokenizer_class *class, const json_t *config, co
 /* A name that is the class's own, or that no file gives, is the post-processor's business. */
 static int check_around(const struct tokenizer_side *side, int name, const uint32_t *ids, size_t n, struct error *err)
 {
-    const char *text = text_of(json_object_get(side->named, tokenizer_names[name])), *own = side->class->named[name];
+    const char *text = classes_text_of(json_object_get(side->named, tokenizer_names[name])),
+               *own = side->class->named[name];
 
     if (!text || !own || strcmp(text, own) == 0 || (n == 1 && ids[0] == tokenizer_side_id(side, tokenizer_names[name])))
         return 0;
@@ -151,7 +152,7 @@ int tokenizer_side_check_names(const struct tokenizer_side *side, const json_t *
 {
     const struct tokenizer_class *class = side->class;
     const char *is = json_string_value(json_object_get(json_object_get(root, "model"), "unk_token")),
-               *text = text_of(json_object_get(side->named, tokenizer_names[TOKENIZER_UNK]));
+               *text = classes_text_of(json_object_get(side->named, tokenizer_names[TOKENIZER_UNK]));
     int rc = 0;
 
     if (!class)
@@ -195,11 +196,12 @@ int tokenizer_side_check(const struct tokenizer_class *class, const json_t *conf
     if (class == &classes[0])
         rc = check_lead(config, root, err);
     if (!rc && class && class->letters && bytes)
-        rc = compare(class, config, "add_prefix_space", false,
-                     !json_is_false(json_object_get(bytes, "add_prefix_space")), err);
+        rc = classes_compare(class, config, "add_prefix_space", false,
+                             !json_is_false(json_object_get(bytes, "add_prefix_space")), err);
     if (!rc && class && class->bert && bert)
-        rc = compare(class, config, "do_lower_case", true, flag(bert, "lowercase"), err);
+        rc = classes_compare(class, config, "do_lower_case", true, classes_flag(bert, "lowercase"), err);
     if (!rc && class && class->bert && bert)
-        rc = compare(class, config, "tokenize_chinese_chars", true, flag(bert, "handle_chinese_chars"), err);
+        rc = classes_compare(class, config, "tokenize_chinese_chars", true, classes_flag(bert, "handle_chinese_chars"),
+                             err);
     return rc;
 }

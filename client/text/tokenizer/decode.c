@@ -73,7 +73,7 @@ static int byte_of(const char *text, size_t n)
 
 /* A run of bytes that is not UTF-8 becomes one U+FFFD for each byte, as in Hugging Face's tokenizers. So it is given
  * out when it ends. */
-static int flush(struct client_decoder *d, size_t step, struct error *err)
+static int decode_flush(struct client_decoder *d, size_t step, struct error *err)
 {
     const char *held = d->held.bytes;
     const size_t n = d->held.n;
@@ -89,8 +89,8 @@ static int flush(struct client_decoder *d, size_t step, struct error *err)
     return rc;
 }
 
-static int replace(struct client_text *out, const char *from, const char *to, const char *text, size_t n,
-                   struct error *err)
+static int decode_replace(struct client_text *out, const char *from, const char *to, const char *text, size_t n,
+                          struct error *err)
 {
     enum { MOST = 1 << 20 };
     const size_t n_from = strlen(from), n_to = strlen(to);
@@ -122,7 +122,7 @@ static size_t strip_start(const char **text, size_t *n, const char *what, size_t
     return times;
 }
 
-static void strip_end(const char *text, size_t *n, const char *what, size_t most)
+static void decode_strip_end(const char *text, size_t *n, const char *what, size_t most)
 {
     const size_t length = strlen(what);
 
@@ -143,7 +143,7 @@ static int clean(struct client_text *text, struct error *err)
         struct client_text next = {0};
         if (!memmem(text->bytes, text->n, pairs[i][0], strlen(pairs[i][0])))
             continue;
-        rc = replace(&next, pairs[i][0], pairs[i][1], text->bytes, text->n, err);
+        rc = decode_replace(&next, pairs[i][0], pairs[i][1], text->bytes, text->n, err);
         free(text->bytes);
         *text = next;
     }
@@ -178,13 +178,13 @@ static int decode_from(struct client_decoder *d, size_t step, const char *text, 
     out->n = 0;
     switch (now->kind) {
     case TOKENIZER_DECODE_REPLACE:
-        rc = replace(out, now->from, now->to, text, n, err);
+        rc = decode_replace(out, now->from, now->to, text, n, err);
         break;
     case TOKENIZER_DECODE_FALLBACK: {
         const int byte = byte_of(text, n);
         if (byte >= 0)
             return client_text_add(&d->held, (const char[]){(char)byte}, 1, err);
-        rc = flush(d, step, err);
+        rc = decode_flush(d, step, err);
         return rc ? rc : decode_from(d, step + 1, text, n, err);
     }
     case TOKENIZER_DECODE_FUSE: /* a Strip behind it takes from the beginning of all text alone */
@@ -197,10 +197,10 @@ static int decode_from(struct client_decoder *d, size_t step, const char *text, 
         return client_text_add(&d->texts[t->n_decoding], text, n, err);
     case TOKENIZER_DECODE_STRIP:
         strip_start(&text, &n, now->from, now->start);
-        strip_end(text, &n, now->from, now->stop);
+        decode_strip_end(text, &n, now->from, now->stop);
         return decode_from(d, step + 1, text, n, err);
     case TOKENIZER_DECODE_METASPACE:
-        rc = replace(out, now->from, first && now->drops ? "" : " ", text, n, err);
+        rc = decode_replace(out, now->from, first && now->drops ? "" : " ", text, n, err);
         break;
     case TOKENIZER_DECODE_WORDPIECE:
     case TOKENIZER_DECODE_JOIN:
@@ -216,13 +216,13 @@ static int end_steps(struct client_decoder *d, struct error *err)
 
     for (size_t i = 0; !rc && i < d->tokenizer->n_decoding; i++) {
         if (d->tokenizer->decoding[i].kind == TOKENIZER_DECODE_FALLBACK)
-            rc = flush(d, i, err);
+            rc = decode_flush(d, i, err);
     }
     return rc;
 }
 
-static int decode(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
-                  bool special, bool last, struct error *err)
+static int decode_decode(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
+                         bool special, bool last, struct error *err)
 {
     const struct client_tokenizer *t = d->tokenizer;
     struct client_text *out = &d->texts[t->n_decoding];
@@ -246,7 +246,7 @@ static int decode(struct client_decoder *d, const char **text, size_t *n, const 
 int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                         bool special, bool last, struct error *err)
 {
-    const int rc = decode(d, text, n, ids, n_ids, special, last, err);
+    const int rc = decode_decode(d, text, n, ids, n_ids, special, last, err);
 
     return rc || !d->tokenizer->tidies ? rc : tokenizer_tidy_push(&d->tidy, text, n, *text, *n, last, err);
 }
@@ -256,7 +256,7 @@ int client_decoder_skip(struct client_decoder *d, const uint32_t *ids, size_t n_
     const char *text;
     size_t n;
 
-    return decode(d, &text, &n, ids, n_ids, false, false, err);
+    return decode_decode(d, &text, &n, ids, n_ids, false, false, err);
 }
 
 const char *client_tokenizer_decode(const struct client_tokenizer *t, uint32_t id, size_t *n)
@@ -280,8 +280,8 @@ void tokenizer_decoding_free(struct client_tokenizer *t)
 
 enum { MAX_DECODING = 16 };
 
-static int add_step(struct client_tokenizer *t, struct tokenizer_decode step, const char *from, const char *to,
-                    struct error *err)
+static int decode_add_step(struct client_tokenizer *t, struct tokenizer_decode step, const char *from, const char *to,
+                           struct error *err)
 {
     struct tokenizer_decode *larger = realloc(t->decoding, (t->n_decoding + 1) * sizeof *larger);
 
@@ -294,25 +294,25 @@ static int add_step(struct client_tokenizer *t, struct tokenizer_decode step, co
     return (from && !step.from) || (to && !step.to) ? error_memory(err) : 0;
 }
 
-static const char *text_of(const json_t *step, const char *key)
+static const char *decode_text_of(const json_t *step, const char *key)
 {
     const char *text = json_string_value(json_object_get(step, key));
     return text && *text ? text : NULL;
 }
 
-static int read_replace(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int decode_read_replace(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const char *from = text_of(json_object_get(step, "pattern"), "String");
+    const char *from = decode_text_of(json_object_get(step, "pattern"), "String");
     const char *to = json_string_value(json_object_get(step, "content"));
 
     if (!from || !to)
         return error_set(err, -EINVAL, "tokenizer.json: its decoder Replace does not replace one text by another");
-    return add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_REPLACE}, from, to, err);
+    return decode_add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_REPLACE}, from, to, err);
 }
 
 static int read_strip(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const char *content = text_of(step, "content");
+    const char *content = decode_text_of(step, "content");
     const json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
 
     if (!tokenizer_is_character(content) || !json_is_integer(start) || json_integer_value(start) < 0 ||
@@ -320,24 +320,26 @@ static int read_strip(struct client_tokenizer *t, const json_t *step, struct err
         return error_set(err, -EINVAL,
                          "tokenizer.json: its decoder Strip must have a content of one character, and a start and a "
                          "stop of 0 or more");
-    return add_step(t,
-                    (struct tokenizer_decode){.kind = TOKENIZER_DECODE_STRIP,
-                                              .start = (size_t)json_integer_value(start),
-                                              .stop = (size_t)json_integer_value(stop)},
-                    content, NULL, err);
+    return decode_add_step(t,
+                           (struct tokenizer_decode){.kind = TOKENIZER_DECODE_STRIP,
+                                                     .start = (size_t)json_integer_value(start),
+                                                     .stop = (size_t)json_integer_value(stop)},
+                           content, NULL, err);
 }
 
-static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int decode_read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     struct tokenizer_metaspace metaspace;
     const int rc = tokenizer_read_metaspace(&metaspace, step, "decoder", err);
 
     return rc ? rc
-              : add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_METASPACE, .drops = !metaspace.never},
-                         metaspace.mark, NULL, err);
+              : decode_add_step(t,
+                                (struct tokenizer_decode){.kind = TOKENIZER_DECODE_METASPACE,
+                                                          .drops = !metaspace.never},
+                                metaspace.mark, NULL, err);
 }
 
-static int read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int decode_read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const char *type = tokenizer_type(step);
     const enum tokenizer_decode_kind last =
@@ -362,29 +364,29 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
     if (strip)
         return read_strip(t, step, err);
     if (strcmp(type, "Replace") == 0)
-        return read_replace(t, step, err);
+        return decode_read_replace(t, step, err);
     if (strcmp(type, "ByteFallback") == 0)
-        return add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_FALLBACK}, NULL, NULL, err);
+        return decode_add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_FALLBACK}, NULL, NULL, err);
     if (strcmp(type, "Fuse") == 0)
-        return add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_FUSE}, NULL, NULL, err);
+        return decode_add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_FUSE}, NULL, NULL, err);
     if (strcmp(type, "Metaspace") == 0)
-        return read_metaspace(t, step, err);
+        return decode_read_metaspace(t, step, err);
     if (strcmp(type, "WordPiece") == 0)
-        return add_step(t,
-                        (struct tokenizer_decode){.kind = TOKENIZER_DECODE_WORDPIECE,
-                                                  .cleans = json_is_true(json_object_get(step, "cleanup"))},
-                        text_of(step, "prefix"), NULL, err);
+        return decode_add_step(t,
+                               (struct tokenizer_decode){.kind = TOKENIZER_DECODE_WORDPIECE,
+                                                         .cleans = json_is_true(json_object_get(step, "cleanup"))},
+                               decode_text_of(step, "prefix"), NULL, err);
     return tokenizer_refuse(err, "decoder", type);
 }
 
 /* Byte-level tokens are decoded as bytes; a decoder that says something else would take their letters for text. */
 int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, struct error *err)
 {
-    int rc = tokenizer_read_part(t, decoder, "decoder", "decoders", read_step, err);
+    int rc = tokenizer_read_part(t, decoder, "decoder", "decoders", decode_read_step, err);
     const bool bytes = t->decodes_bytes;
 
     if (!rc && (!decoder || json_is_null(decoder)) && !t->byte_level)
-        rc = add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_JOIN}, NULL, NULL, err);
+        rc = decode_add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_JOIN}, NULL, NULL, err);
     if (rc)
         return rc;
     if (bytes != t->byte_level && (bytes || t->n_decoding > 0))

@@ -9,7 +9,7 @@
 
 /* ---- Beside a token ---- */
 
-static size_t skip_blanks(const char *text, size_t at, size_t to)
+static size_t encode_skip_blanks(const char *text, size_t at, size_t to)
 {
     unsigned length;
 
@@ -53,9 +53,9 @@ static bool stands_alone(const struct tokenizer_added *token, const struct token
 }
 
 /* Finds the first token that begins in [from, limit) and ends in the segment; NULL: there is none. */
-static int find(const struct tokenizer_added **out, size_t *at, struct client_tokenizer *t,
-                const struct tokenizer_set *set, const struct tokenizer_segment *s, size_t from, size_t limit,
-                uint32_t before, struct error *err)
+static int encode_find(const struct tokenizer_added **out, size_t *at, struct client_tokenizer *t,
+                       const struct tokenizer_set *set, const struct tokenizer_segment *s, size_t from, size_t limit,
+                       uint32_t before, struct error *err)
 {
     enum { MANY = 1 << 16 };
     struct tokenizer_marks *marks = t->work.marks;
@@ -92,18 +92,18 @@ static int find(const struct tokenizer_added **out, size_t *at, struct client_to
 
 /* ---- Two levels: tokens in the text as it is, tokens in the changed text ---- */
 
-static int encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
-                  struct tokenizer_segment s, struct error *err);
+static int encode_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                         struct tokenizer_segment s, struct error *err);
 
 static int encode_next(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
                        struct tokenizer_segment s, struct error *err)
 {
-    return level == 0 ? encode(out, used, t, 1, s, err) : tokenizer_encode_steps(out, used, t, 0, s, err);
+    return level == 0 ? encode_encode(out, used, t, 1, s, err) : tokenizer_encode_steps(out, used, t, 0, s, err);
 }
 
 /* Changes text without a token of this level, and encodes what has been changed so far. */
-static int encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
-                          struct tokenizer_segment s, struct error *err)
+static int tokenizer_encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                                    struct tokenizer_segment s, struct error *err)
 {
     const struct tokenizer_changes *changes = level == 0 ? &t->normal : &t->lead;
     struct tokenizer_held *held = &t->work.held[level];
@@ -154,10 +154,10 @@ static int encode_rest(struct client_tokens *out, size_t *used, struct client_to
             limit--;
         s.to = t->added[level].lstrip ? before_blanks(s.text, s.from, limit) : limit;
     }
-    return encode_changed(out, used, t, level, s, err);
+    return tokenizer_encode_changed(out, used, t, level, s, err);
 }
 
-static int refuse(const struct tokenizer_added *token, struct error *err)
+static int encode_refuse(const struct tokenizer_added *token, struct error *err)
 {
     return error_set(err, -EINVAL,
                      "the token %.*s is one of tokenizer.json's added_tokens, and not in the added_tokens_decoder of "
@@ -177,7 +177,7 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
         /* A token that begins behind the limit may extend beyond the segment, or have a word character beside it. */
         const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 + (set->single_word ? 4 : 0) : 0;
         const size_t limit = s.to - s.from > open ? s.to - open : s.from;
-        int rc = find(&token, &at, t, set, &all, next, limit, before, err);
+        int rc = encode_find(&token, &at, t, set, &all, next, limit, before, err);
         if (rc)
             return rc;
         if (!token)
@@ -186,10 +186,10 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
         /* In whitespace that one before has taken, that is known to end here. */
         const size_t end = !token->rstrip                           ? at + token->n
                            : at + token->n <= s.from && at < s.from ? s.from
-                                                                    : skip_blanks(s.text, at + token->n, s.to);
+                                                                    : encode_skip_blanks(s.text, at + token->n, s.to);
         if (at >= s.from) {
-            rc = encode_changed(out, &done, t, level, (struct tokenizer_segment){s.text, s.from, begin, true, s.first},
-                                err);
+            rc = tokenizer_encode_changed(out, &done, t, level,
+                                          (struct tokenizer_segment){s.text, s.from, begin, true, s.first}, err);
             run = begin, n_before = out->n;
         }
         /* More whitespace may follow, or a token may begin in what there is of it. */
@@ -200,7 +200,7 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
         tokenizer_marks_pass(t->work.marks, end, out->n);
         if (!rc && (token->refused || token->id >= t->n_table)) {
             *used = begin;
-            rc = token->refused ? refuse(token, err) : client_tokenizer_check(t, token->id, err);
+            rc = token->refused ? encode_refuse(token, err) : client_tokenizer_check(t, token->id, err);
         }
         if (!rc)
             rc = client_tokens_add(out, &token->id, 1, err);
@@ -212,8 +212,8 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
     }
 }
 
-static int encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
-                  struct tokenizer_segment s, struct error *err)
+static int encode_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                         struct tokenizer_segment s, struct error *err)
 {
     struct tokenizer_held *held = &t->work.held[level];
     const uint32_t before = held->before;
@@ -278,7 +278,7 @@ int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client
     t->work.led = false;
     t->work.begun = t->work.begun || from > 0;
     const size_t before = out->n;
-    int rc = encode(out, used, t, 0, (struct tokenizer_segment){text, from, n, last, !t->work.begun}, err);
+    int rc = encode_encode(out, used, t, 0, (struct tokenizer_segment){text, from, n, last, !t->work.begun}, err);
 
     t->work.begun = t->work.begun || *used > 0;
     if (out->n > before)

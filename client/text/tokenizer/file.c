@@ -97,7 +97,7 @@ int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step
 }
 
 /* Refuses options that give other tokens. */
-static int check_options(const json_t *model, const char *const *unsupported, struct error *err)
+static int file_check_options(const json_t *model, const char *const *unsupported, struct error *err)
 {
     for (; *unsupported; unsupported++) {
         if (!tokenizer_is_nothing(json_object_get(model, *unsupported)))
@@ -132,7 +132,7 @@ static int read_bpe(struct client_tokenizer *t, const json_t *model, struct erro
     t->no_bytes = !t->byte_level && !falls_back;
     if (t->byte_level && falls_back)
         return error_set(err, -EINVAL, "its model has byte_fallback, and its pre-tokenizer is ByteLevel");
-    return check_options(model, unsupported, err);
+    return file_check_options(model, unsupported, err);
 }
 
 static int read_word_piece(struct client_tokenizer *t, const json_t *model, struct error *err)
@@ -154,7 +154,7 @@ static int read_word_piece(struct client_tokenizer *t, const json_t *model, stru
 }
 
 /* *vocabulary: tokens as {"text": id, ...}, owned, also after a failure. */
-static int read_model(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err)
+static int file_read_model(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err)
 {
     const json_t *type = json_object_get(model, "type");
     int rc = 0;
@@ -198,8 +198,8 @@ static int check_added(const json_t *list, struct error *err)
 
 /* What the files say of added tokens. A byte model has no token to spare for them, whatever transformers wrote
  * there. */
-static int read_side(struct tokenizer_side *out, const struct client_tokenizer *t, const json_t *root,
-                     const json_t *vocab, const json_t *side, uint32_t vocabulary, struct error *err)
+static int file_read_side(struct tokenizer_side *out, const struct client_tokenizer *t, const json_t *root,
+                          const json_t *vocab, const json_t *side, uint32_t vocabulary, struct error *err)
 {
     const json_t *list = json_object_get(root, "added_tokens"),
                  *merges = json_object_get(json_object_get(root, "model"), "merges");
@@ -210,8 +210,8 @@ static int read_side(struct tokenizer_side *out, const struct client_tokenizer *
     return rc ? rc : tokenizer_side_read(out, bytes ? NULL : side, bytes ? NULL : t->class, list, vocab, err);
 }
 
-static int find_class(struct client_tokenizer *t, const json_t *root, const json_t *side, const char *model_type,
-                      struct error *err)
+static int file_find_class(struct client_tokenizer *t, const json_t *root, const json_t *side, const char *model_type,
+                           struct error *err)
 {
     json_t *config = model_files_json(side, "tokenizer_config.json");
 
@@ -232,13 +232,13 @@ static int load_root(struct client_tokenizer *t, json_t *root, const json_t *sid
     if (!rc)
         rc = tokenizer_read_steps(t, json_object_get(root, "pre_tokenizer"), err);
     if (!rc)
-        rc = read_model(t, model, &vocab, err);
+        rc = file_read_model(t, model, &vocab, err);
     if (!rc)
         rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
     if (!rc)
-        rc = find_class(t, root, side, model_type, err);
+        rc = file_find_class(t, root, side, model_type, err);
     if (!rc)
-        rc = read_side(&more, t, root, vocab, side, vocabulary, err);
+        rc = file_read_side(&more, t, root, vocab, side, vocabulary, err);
     if (!rc)
         rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), more.ids, vocabulary, err);
     if (!rc)
@@ -309,7 +309,7 @@ static int add_end(struct client_tokenizer *t, unsigned side, const json_t *id, 
 }
 
 /* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}} */
-static int read_template(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int file_read_template(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const json_t *specials = json_object_get(step, "special_tokens"), *piece, *id;
     unsigned side = 0;
@@ -352,7 +352,7 @@ static int read_end(struct client_tokenizer *t, const json_t *step, struct error
         return tokenizer_refuse(err, "post-processor", type);
     tokenizer_read_pair(t, step);
     if (is_template)
-        return read_template(t, step, err);
+        return file_read_template(t, step, err);
     int rc = add_end(t, 0, json_array_get(json_object_get(step, "cls"), 1), err);
     return rc ? rc : add_end(t, 1, json_array_get(json_object_get(step, "sep"), 1), err);
 }

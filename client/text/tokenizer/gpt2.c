@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Reads a JSON object among the side files; owned; NULL if the file is absent. */
-static int read_object(json_t **out, const json_t *side, const char *name, struct error *err)
+static int gpt2_read_object(json_t **out, const json_t *side, const char *name, struct error *err)
 {
     json_error_t where;
     size_t n;
@@ -62,8 +62,8 @@ static int check_class(const json_t *config, const char *model_type, struct erro
 }
 
 /* The tokens that add_bos_token and add_eos_token put before and after each text. */
-static int read_ends(struct client_tokenizer *t, const json_t *config, const struct tokenizer_side *side,
-                     struct error *err)
+static int gpt2_read_ends(struct client_tokenizer *t, const json_t *config, const struct tokenizer_side *side,
+                          struct error *err)
 {
     static const char *const names[] = {"bos_token", "eos_token"}, *const switches[] = {"add_bos_token",
                                                                                         "add_eos_token"};
@@ -84,13 +84,13 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, const ch
     struct tokenizer_side more = {0};
     size_t n;
     const char *text = model_files_find(side, "merges.txt", &n);
-    int rc = read_object(&vocab, side, "vocab.json", err);
+    int rc = gpt2_read_object(&vocab, side, "vocab.json", err);
 
     if (!rc && (!vocab || !text))
         rc = error_set(err, -EINVAL, "%s is there, but %s is missing", vocab ? "vocab.json" : "merges.txt",
                        vocab ? "merges.txt" : "vocab.json");
     if (!rc)
-        rc = read_object(&config, side, "tokenizer_config.json", err);
+        rc = gpt2_read_object(&config, side, "tokenizer_config.json", err);
     if (!rc)
         rc = check_class(config, model_type, err);
     if (!rc) {
@@ -106,7 +106,7 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, const ch
         error_prefix(err, "vocab.json and merges.txt");
     if (!rc)
         rc = tokenizer_added_open(t, &more, err);
-    if (!rc && (rc = read_ends(t, config, &more, err)) != 0)
+    if (!rc && (rc = gpt2_read_ends(t, config, &more, err)) != 0)
         error_prefix(err, "tokenizer_config.json");
     tokenizer_side_free(&more);
     json_decref(vocab);

@@ -68,7 +68,7 @@ static size_t unknown_bytes(const struct client_tokenizer *t, const char *text, 
 }
 
 /* Bytes at the begin of text (n bytes, at least one) that a token stands for. */
-static size_t bytes_of(const struct client_tokenizer *t, uint32_t id, const char *text, size_t n)
+static size_t marks_bytes_of(const struct client_tokenizer *t, uint32_t id, const char *text, size_t n)
 {
     const struct tokenizer_token *token = &t->tokens[id];
 
@@ -85,7 +85,7 @@ void tokenizer_marks_pass_word(struct tokenizer_marks *marks, const struct clien
     if (!marks || marks->next == marks->n || marks->at[marks->next] >= end)
         return;
     for (size_t i = 0; i < n_ids && from < end; i++) {
-        from = i + 1 == n_ids ? end : from + bytes_of(t, ids[i], text + from, end - from);
+        from = i + 1 == n_ids ? end : from + marks_bytes_of(t, ids[i], text + from, end - from);
         tokenizer_marks_pass(marks, from, token + i);
     }
 }
@@ -95,8 +95,8 @@ void tokenizer_marks_pass_word(struct tokenizer_marks *marks, const struct clien
 /* The place in the changed text of a place in the text, between two characters: what the changes make of the text
  * before it. Where that is no beginning of the changed text, as they join the characters on both sides, a begin goes
  * before these, and an end behind them. */
-static int translate(size_t *place, bool end, struct client_text *made, struct tokenizer_work *work,
-                     const struct tokenizer_changed *c, struct error *err)
+static int marks_translate(size_t *place, bool end, struct client_text *made, struct tokenizer_work *work,
+                           const struct tokenizer_changed *c, struct error *err)
 {
     size_t at = *place;
 
@@ -128,7 +128,7 @@ static int translate_all(size_t *places, const bool *ends, size_t n, struct toke
     for (size_t i = 0; !rc && i < n; i++) {
         const bool end = ends && ends[i];
         places[i] += end;
-        rc = translate(&places[i], end, &made, work, c, err);
+        rc = marks_translate(&places[i], end, &made, work, c, err);
         places[i] -= end && places[i] > 0;
     }
     free(made.bytes);
@@ -166,8 +166,8 @@ void tokenizer_marks_return(struct tokenizer_marks *marks, size_t *kept)
 
 /* ---- All of it ---- */
 
-static int encode(struct client_tokens *out, struct client_tokenizer *t, const struct client_marked *marked,
-                  struct error *err)
+static int marks_encode(struct client_tokens *out, struct client_tokenizer *t, const struct client_marked *marked,
+                        struct error *err)
 {
     size_t used;
 
@@ -175,8 +175,8 @@ static int encode(struct client_tokens *out, struct client_tokenizer *t, const s
     return tokenizer_encode_text(out, &used, t, marked->text, marked->n, true, err);
 }
 
-static int find_tokens(struct client_tokens *out, struct tokenizer_marks *marks, struct client_tokenizer *t,
-                       const struct client_marked *marked, struct error *err)
+static int marks_find_tokens(struct client_tokens *out, struct tokenizer_marks *marks, struct client_tokenizer *t,
+                             const struct client_marked *marked, struct error *err)
 {
     const size_t before = out->n;
     const size_t whole = t->is_bytes ? marked->n : client_utf8_whole((const uint8_t *)marked->text, marked->n);
@@ -193,7 +193,7 @@ static int find_tokens(struct client_tokens *out, struct tokenizer_marks *marks,
         return rc;
     }
     t->work.marks = marks;
-    rc = encode(out, t, marked, err);
+    rc = marks_encode(out, t, marked, err);
     t->work.marks = NULL;
     tokenizer_marks_pass(marks, SIZE_MAX, out->n);
     t->work.n_spelled = marks->n_hidden;
@@ -217,7 +217,7 @@ int client_tokenizer_encode_marked(struct client_tokens *out, size_t *tokens, st
         }
         if (marks.n_plain > 0)
             memcpy(marks.plain, marked->plain, marks.n_plain * sizeof *copies);
-        rc = find_tokens(out, &marks, t, marked, err);
+        rc = marks_find_tokens(out, &marks, t, marked, err);
     } else {
         rc = error_memory(err);
     }

@@ -80,8 +80,8 @@ static void find_meanings(struct client_tokenizer *t, const json_t *side)
         t->mask = special_token(t, "<mask>");
 }
 
-static int load(struct client_tokenizer *t, const json_t *side, const char *model_type, uint32_t vocabulary,
-                struct error *err)
+static int open_load(struct client_tokenizer *t, const json_t *side, const char *model_type, uint32_t vocabulary,
+                     struct error *err)
 {
     size_t n;
     const char *text = model_files_find(side, "tokenizer.json", &n);
@@ -106,7 +106,7 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, con
     struct client_tokenizer *t = calloc(1, sizeof *t);
     if (!t)
         return error_memory(err);
-    int rc = any ? load(t, side, model_type, vocabulary, err) : open_bytes(t, err);
+    int rc = any ? open_load(t, side, model_type, vocabulary, err) : open_bytes(t, err);
     if (rc) {
         client_tokenizer_close(t);
         return rc;

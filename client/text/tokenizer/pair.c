@@ -23,7 +23,7 @@ struct segments {
 
 /* Follows the segment of the next piece. It may rise between the texts alone, since a row has one place where it
  * does. */
-static bool follow(struct client_pair *pair, struct segments *s, const json_t *piece, bool is_text)
+static bool pair_follow(struct client_pair *pair, struct segments *s, const json_t *piece, bool is_text)
 {
     const json_int_t segment = json_integer_value(json_object_get(piece, "type_id"));
 
@@ -37,7 +37,7 @@ static bool follow(struct client_pair *pair, struct segments *s, const json_t *p
 }
 
 /* {"pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, ...]} */
-static bool read_template(struct client_pair *pair, const struct client_tokenizer *t, const json_t *step)
+static bool pair_read_template(struct client_pair *pair, const struct client_tokenizer *t, const json_t *step)
 {
     const json_t *specials = json_object_get(step, "special_tokens"), *piece, *id;
     struct segments segments = {0, 0};
@@ -48,7 +48,7 @@ static bool read_template(struct client_pair *pair, const struct client_tokenize
         const json_t *special = json_object_get(piece, "SpecialToken"), *text = json_object_get(piece, "Sequence");
         const char *name = json_string_value(json_object_get(special ? special : text, "id"));
         const unsigned place = segments.place;
-        if (!name || !follow(pair, &segments, special ? special : text, !special))
+        if (!name || !pair_follow(pair, &segments, special ? special : text, !special))
             return false;
         if (!special && strcmp(name, place == 0 ? "A" : "B") != 0)
             return false;
@@ -79,7 +79,7 @@ void tokenizer_read_pair(struct client_tokenizer *t, const json_t *step)
     struct client_pair pair = {0};
     const bool is_template = strcmp(tokenizer_type(step), "TemplateProcessing") == 0;
 
-    t->has_pair = is_template ? read_template(&pair, t, step) : read_processing(&pair, t, step);
+    t->has_pair = is_template ? pair_read_template(&pair, t, step) : read_processing(&pair, t, step);
     t->pair = pair;
 }
 

@@ -71,7 +71,7 @@ struct translation {
     size_t n; /* bytes written */
 };
 
-static void put(struct translation *t, const char *text)
+static void pattern_put(struct translation *t, const char *text)
 {
     const size_t n = strlen(text);
 
@@ -79,7 +79,7 @@ static void put(struct translation *t, const char *text)
     t->n += n;
 }
 
-static int refuse(struct error *err, const char *what)
+static int pattern_refuse(struct error *err, const char *what)
 {
     return error_set(err, -EINVAL, "its splitting pattern has %s, which is not supported", what);
 }
@@ -107,11 +107,11 @@ static int translate_property(struct translation *t, const char *at)
 {
     const size_t n = strcspn(at, "}"), begin = at[1] == '^' ? 2 : 1;
 
-    put(t, begin == 2 ? "{^" : "{");
+    pattern_put(t, begin == 2 ? "{^" : "{");
     if (at[n] && n > begin && is_script(at + begin, n - begin))
-        put(t, "sc:");
+        pattern_put(t, "sc:");
     for (size_t i = begin; i < n + (at[n] == '}'); i++)
-        put(t, (const char[]){at[i], 0});
+        pattern_put(t, (const char[]){at[i], 0});
     return (int)(n + (at[n] == '}'));
 }
 
@@ -122,26 +122,26 @@ static int translate_escape(struct translation *t, const char *at, bool in_brack
     char what[8];
 
     if (at[1] == 's') {
-        put(t, in_brackets ? BLANKS : "[" BLANKS "]");
+        pattern_put(t, in_brackets ? BLANKS : "[" BLANKS "]");
         return 2;
     }
     if (at[1] == 'S' && !in_brackets) {
-        put(t, "[^" BLANKS "]");
+        pattern_put(t, "[^" BLANKS "]");
         return 2;
     }
     const bool letter =
         (at[1] >= 'a' && at[1] <= 'z') || (at[1] >= 'A' && at[1] <= 'Z') || (at[1] >= '0' && at[1] <= '9');
     if (!at[1] || (letter && !strchr(same, at[1]))) {
         snprintf(what, sizeof what, "\\%c", at[1] ? at[1] : ' ');
-        return refuse(err, what);
+        return pattern_refuse(err, what);
     }
-    put(t, (const char[]){at[0], at[1], 0});
+    pattern_put(t, (const char[]){at[0], at[1], 0});
     int used = 2;
     if (strchr("pP", at[1]) && at[2] == '{')
         return used + translate_property(t, at + used);
     if (at[1] == 'x' && at[2] == '{') { /* the number, too: its brace is no interval's */
         while (at[used] && at[used - 1] != '}')
-            put(t, (const char[]){at[used++], 0});
+            pattern_put(t, (const char[]){at[used++], 0});
     }
     return used;
 }
@@ -163,7 +163,7 @@ static const char *find_other(const char *at, bool in_brackets)
     return strncmp(at, "}+", 2) == 0 ? "a possessive interval" : NULL;
 }
 
-static int translate(struct translation *t, const char *pattern, struct error *err)
+static int pattern_translate(struct translation *t, const char *pattern, struct error *err)
 {
     bool in_brackets = false;
 
@@ -171,17 +171,17 @@ static int translate(struct translation *t, const char *pattern, struct error *e
         int used = 1;
         const char *other = *at == '\\' ? NULL : find_other(at, in_brackets);
         if (other)
-            return refuse(err, other);
+            return pattern_refuse(err, other);
         if (*at == '\\') {
             used = translate_escape(t, at, in_brackets, err);
             if (used < 0)
                 return used;
         } else if (strncmp(at, "[^", 2) == 0) {
             in_brackets = true, used = 2;
-            put(t, "[^");
+            pattern_put(t, "[^");
         } else {
             in_brackets = *at == '[' || (in_brackets && *at != ']');
-            put(t, (const char[]){*at, 0});
+            pattern_put(t, (const char[]){*at, 0});
         }
         at += used;
     }
@@ -237,7 +237,7 @@ int tokenizer_pattern_open(struct tokenizer_pattern **out, const char *pattern, 
     *out = NULL;
     if (!translation.out)
         return error_memory(err);
-    int rc = translate(&translation, pattern, err);
+    int rc = pattern_translate(&translation, pattern, err);
     if (!rc)
         rc = compile(out, translation.out, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, err);
     free(translation.out);
@@ -279,8 +279,8 @@ static int match_counted(const struct tokenizer_pattern *pattern, struct tokeniz
 }
 
 /* As pcre2_match for the first match from `at` on. */
-static int match(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *m, const char *text, size_t n,
-                 size_t at, bool last)
+static int pattern_match(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *m, const char *text,
+                         size_t n, size_t at, bool last)
 {
     const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, open = options | PCRE2_PARTIAL_HARD;
 
@@ -306,7 +306,7 @@ int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_p
     char why[128];
 
     assert(at < n);
-    const int rc = match(pattern, matcher, text, n, at, last);
+    const int rc = pattern_match(pattern, matcher, text, n, at, last);
     if (rc == PCRE2_ERROR_NOMATCH) {
         *out = (struct tokenizer_found){n, n, !last};
         return 0;

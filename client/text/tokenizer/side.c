@@ -42,66 +42,67 @@ struct list {
     size_t n, cap;
 };
 
-static int no_memory(const struct reading *r)
+static int side_no_memory(const struct reading *r)
 {
     return error_memory(r->err);
 }
 
-static int refuse(const struct reading *r, const char *file, const char *what)
+static int side_refuse(const struct reading *r, const char *file, const char *what)
 {
     return error_set(r->err, -EINVAL, "%s: its %.60s is no token, a text or {\"content\": \"...\"}, or no list of them",
                      file, what);
 }
 
-static bool flag(const json_t *token, const char *key)
+static bool side_flag(const json_t *token, const char *key)
 {
     return json_is_true(json_object_get(token, key));
 }
 
-static const char *text_of(const json_t *token)
+static const char *side_text_of(const json_t *token)
 {
     return json_string_value(json_object_get(token, "content"));
 }
 
 /* A token of a file with all its flags, owned. special: it is, whatever the file says. NULL: it is none, or there is no
  * memory. */
-static json_t *token_of(const json_t *value, bool special)
+static json_t *side_token_of(const json_t *value, bool special)
 {
     const json_t *content = json_is_string(value) ? value : json_object_get(value, "content"),
                  *normalized = json_object_get(value, "normalized");
 
-    special = special || json_is_string(value) || flag(value, "special");
+    special = special || json_is_string(value) || side_flag(value, "special");
     if (!json_is_string(content))
         return NULL;
-    return json_pack("{s:O, s:b, s:b, s:b, s:b, s:b}", "content", content, "lstrip", flag(value, "lstrip"), "rstrip",
-                     flag(value, "rstrip"), "single_word", flag(value, "single_word"), "normalized",
+    return json_pack("{s:O, s:b, s:b, s:b, s:b, s:b}", "content", content, "lstrip", side_flag(value, "lstrip"),
+                     "rstrip", side_flag(value, "rstrip"), "single_word", side_flag(value, "single_word"), "normalized",
                      json_is_boolean(normalized) ? json_is_true(normalized) : !special, "special", special);
 }
 
 /* The token replaces an earlier one of its text, in whose place it stands; one that was special stays so, as in Hugging
  * Face's tokenizers. Takes ownership. */
-static int put(const struct reading *r, json_t *token)
+static int side_put(const struct reading *r, json_t *token)
 {
-    const char *text = text_of(token);
+    const char *text = side_text_of(token);
     int rc = token ? 0 : -ENOMEM;
 
-    if (!rc && flag(json_object_get(r->tokens, text), "special"))
+    if (!rc && side_flag(json_object_get(r->tokens, text), "special"))
         rc = json_object_set_new(token, "special", json_true());
     if (!rc && *text)
         rc = json_object_set(r->tokens, text, token);
     json_decref(token);
-    return rc ? no_memory(r) : 0;
+    return rc ? side_no_memory(r) : 0;
 }
 
 /* ---- What each file says ---- */
 
-static int name_token(const struct reading *r, const char *key, const json_t *value, bool special, const char *file)
+static int side_name_token(const struct reading *r, const char *key, const json_t *value, bool special,
+                           const char *file)
 {
-    json_t *token = json_is_null(value) ? json_null() : token_of(value, special);
+    json_t *token = json_is_null(value) ? json_null() : side_token_of(value, special);
 
     if (!token)
-        return refuse(r, file, key);
-    return json_object_set_new(r->named, key, token) ? no_memory(r) : 0;
+        return side_refuse(r, file, key);
+    return json_object_set_new(r->named, key, token) ? side_no_memory(r) : 0;
 }
 
 /* The keys of a file that name a token; add_bos_token is a switch. */
@@ -115,8 +116,8 @@ static int read_named(const struct reading *r, const json_t *file, bool special,
     {
         const size_t n = strlen(key);
         const bool known = json_object_get(r->named, key) != NULL, ends = n > 6 && strcmp(key + n - 6, "_token") == 0;
-        if (!rc && (known || (ends && (json_is_string(value) || text_of(value)))))
-            rc = name_token(r, key, value, special, file_name);
+        if (!rc && (known || (ends && (json_is_string(value) || side_text_of(value)))))
+            rc = side_name_token(r, key, value, special, file_name);
     }
     return rc;
 }
@@ -129,19 +130,19 @@ static int read_extra(const struct reading *r, const json_t *list, bool special,
     json_t *value;
     size_t i;
     const bool late = special && strcmp(what, "additional_special_tokens") == 0;
-    int rc = json_is_array(list) || json_is_object(list) ? 0 : refuse(r, file, what);
+    int rc = json_is_array(list) || json_is_object(list) ? 0 : side_refuse(r, file, what);
 
     json_object_foreach((json_t *)(uintptr_t)list, key, value)
     {
-        rc = rc ? rc : name_token(r, key, value, special, file);
+        rc = rc ? rc : side_name_token(r, key, value, special, file);
     }
     json_array_foreach(list, i, value)
     {
-        json_t *token = rc ? NULL : token_of(value, special);
+        json_t *token = rc ? NULL : side_token_of(value, special);
         if (!rc && !token)
-            rc = refuse(r, file, what);
+            rc = side_refuse(r, file, what);
         if (!rc && (json_object_set_new(token, "late", json_boolean(late)) || json_array_append_new(r->extra, token)))
-            rc = no_memory(r);
+            rc = side_no_memory(r);
     }
     return rc;
 }
@@ -160,7 +161,7 @@ static const json_t *extra_of(const json_t *file, const char **key)
 }
 
 /* The names of a file, and its extra tokens, if no file before it has any. */
-static int read_names(const struct reading *r, const json_t *file, bool special, const char *file_name)
+static int side_read_names(const struct reading *r, const json_t *file, bool special, const char *file_name)
 {
     const char *key = "";
     const json_t *extra = json_array_size(r->extra) == 0 ? extra_of(file, &key) : NULL;
@@ -179,7 +180,7 @@ static int read_class(const struct reading *r)
                                  text ? json_pack("{s:s, s:b, s:b}", "content", text, "special", true, "late", true)
                                       : json_null());
     }
-    return rc ? no_memory(r) : 0;
+    return rc ? side_no_memory(r) : 0;
 }
 
 /* ---- Numbered tokens ---- */
@@ -194,14 +195,14 @@ static int add_numbered(struct list *list, const struct reading *r, json_int_t n
     }
     if (!token || list->n == list->cap) {
         json_decref(token);
-        return no_memory(r);
+        return side_no_memory(r);
     }
     list->tokens[list->n] = (struct numbered){number, list->n, token};
     list->n++;
     return 0;
 }
 
-static int by_number(const void *a, const void *b)
+static int side_by_number(const void *a, const void *b)
 {
     const struct numbered *x = a, *y = b;
 
@@ -229,21 +230,21 @@ static int index_names(struct reading *r)
 
     r->any = json_object(), r->early = json_object();
     if (!r->any || !r->early)
-        return no_memory(r);
+        return side_no_memory(r);
     json_object_foreach(r->named, key, token)
     {
         if (!json_is_object(token))
             continue;
-        rc = rc || json_object_set_new(r->any, text_of(token), json_true());
-        if (!rc && is_one_of_seven(key) && !flag(token, "late"))
-            rc = json_object_set_new(r->early, text_of(token), json_true());
+        rc = rc || json_object_set_new(r->any, side_text_of(token), json_true());
+        if (!rc && is_one_of_seven(key) && !side_flag(token, "late"))
+            rc = json_object_set_new(r->early, side_text_of(token), json_true());
     }
     json_array_foreach(r->extra, i, token)
     {
-        if (!rc && !flag(token, "late"))
-            rc = json_object_set_new(r->early, text_of(token), json_true());
+        if (!rc && !side_flag(token, "late"))
+            rc = json_object_set_new(r->early, side_text_of(token), json_true());
     }
-    return rc ? no_memory(r) : 0;
+    return rc ? side_no_memory(r) : 0;
 }
 
 /* tokenizer_config.json's {"32000": {"content": "<pad>", ...}, ...} */
@@ -252,7 +253,7 @@ static int read_decoder(struct list *out, const struct reading *r, const json_t 
     static const char file[] = "tokenizer_config.json", what[] = "added_tokens_decoder";
     const char *key;
     json_t *value;
-    int rc = json_is_object(decoder) ? 0 : refuse(r, file, what);
+    int rc = json_is_object(decoder) ? 0 : side_refuse(r, file, what);
 
     json_object_foreach((json_t *)(uintptr_t)decoder, key, value)
     {
@@ -260,9 +261,9 @@ static int read_decoder(struct list *out, const struct reading *r, const json_t 
         const json_int_t number = strtoll(key, &end, 10);
         if (rc)
             break;
-        rc = *end || !*key || !json_is_object(value) || !text_of(value)
-                 ? refuse(r, file, what)
-                 : add_numbered(out, r, number, token_of(value, flag(r->any, text_of(value))));
+        rc = *end || !*key || !json_is_object(value) || !side_text_of(value)
+                 ? side_refuse(r, file, what)
+                 : add_numbered(out, r, number, side_token_of(value, side_flag(r->any, side_text_of(value))));
     }
     return rc;
 }
@@ -279,19 +280,19 @@ static int read_lists(struct list *out, const struct reading *r, const json_t *l
     {
         if (rc)
             break;
-        const bool early = flag(r->early, text);
+        const bool early = side_flag(r->early, text);
         rc = json_is_integer(value)
                  ? add_numbered(out, r, json_integer_value(value),
-                                json_pack("{s:s, s:b, s:b}", "content", text, "special", early || flag(r->any, text),
-                                          "normalized", !early))
+                                json_pack("{s:s, s:b, s:b}", "content", text, "special",
+                                          early || side_flag(r->any, text), "normalized", !early))
                  : error_set(r->err, -EINVAL, "added_tokens.json: its token %.60s has no number", text);
     }
     json_array_foreach(list, i, value)
     {
-        const char *content = text_of(value);
+        const char *content = side_text_of(value);
         if (!rc)
             rc = add_numbered(out, r, json_integer_value(json_object_get(value, "id")),
-                              token_of(value, flag(r->any, content)));
+                              side_token_of(value, side_flag(r->any, content)));
     }
     return rc;
 }
@@ -307,11 +308,11 @@ static int put_numbered(struct reading *r, const json_t *list)
         rc = decoder ? read_decoder(&all, r, decoder) : read_lists(&all, r, list);
 
     if (!rc && all.n > 1)
-        qsort(all.tokens, all.n, sizeof *all.tokens, by_number);
+        qsort(all.tokens, all.n, sizeof *all.tokens, side_by_number);
     for (size_t i = 0; i < all.n; i++) {
         const bool replaced = i + 1 < all.n && all.tokens[i + 1].number == all.tokens[i].number;
         if (!rc && !replaced)
-            rc = put(r, json_incref(all.tokens[i].token));
+            rc = side_put(r, json_incref(all.tokens[i].token));
         json_decref(all.tokens[i].token);
     }
     free(all.tokens);
@@ -329,40 +330,40 @@ static int put_list(const struct reading *r, const json_t *list, bool refused)
     json_array_foreach(list, i, value)
     {
         json_t *token = NULL;
-        if (rc || (refused && json_object_get(r->tokens, text_of(value))))
+        if (rc || (refused && json_object_get(r->tokens, side_text_of(value))))
             continue;
-        token = token_of(value, false);
+        token = side_token_of(value, false);
         if (token && refused)
             json_put(&token, "refused", json_true());
-        rc = put(r, token);
+        rc = side_put(r, token);
     }
     return rc;
 }
 
 /* plain: in place of what the files say of it. known: tokens that need no other word. */
-static int put_name(const struct reading *r, const json_t *token, bool plain, const json_t *known)
+static int side_put_name(const struct reading *r, const json_t *token, bool plain, const json_t *known)
 {
     const json_t *text = json_object_get(token, "content");
 
     if (!text || json_object_get(known, json_string_value(text)))
         return 0;
-    return put(r, token_of(plain ? text : token, true));
+    return side_put(r, side_token_of(plain ? text : token, true));
 }
 
 static int put_names(const struct reading *r, bool plain)
 {
     json_t *known = plain ? json_object() : json_copy(r->tokens), *token;
-    int rc = known ? 0 : no_memory(r);
+    int rc = known ? 0 : side_no_memory(r);
     const char *key;
     size_t i;
 
     json_object_foreach(r->named, key, token)
     {
-        rc = rc ? rc : put_name(r, token, plain, known);
+        rc = rc ? rc : side_put_name(r, token, plain, known);
     }
     json_array_foreach(r->extra, i, token)
     {
-        rc = rc ? rc : put_name(r, token, plain, known);
+        rc = rc ? rc : side_put_name(r, token, plain, known);
     }
     json_decref(known);
     return rc;
@@ -373,13 +374,13 @@ static int read_all_names(const struct reading *r)
     int rc = read_class(r);
 
     if (!rc)
-        rc = read_names(r, r->config, false, "tokenizer_config.json");
+        rc = side_read_names(r, r->config, false, "tokenizer_config.json");
     if (!rc && !json_object_get(r->config, "added_tokens_decoder"))
-        rc = read_names(r, r->map, true, "special_tokens_map.json");
+        rc = side_read_names(r, r->map, true, "special_tokens_map.json");
     return rc;
 }
 
-static int read_all(struct reading *r, const json_t *list)
+static int side_read_all(struct reading *r, const json_t *list)
 {
     int rc = read_all_names(r);
 
@@ -395,7 +396,7 @@ static int read_all(struct reading *r, const json_t *list)
 }
 
 /* Gives each token the id of its text in the vocabulary, or the next one, as the package does, whatever a file says. */
-static int number_tokens(struct tokenizer_side *out, const struct reading *r, const json_t *vocab)
+static int side_number_tokens(struct tokenizer_side *out, const struct reading *r, const json_t *vocab)
 {
     json_int_t next = (json_int_t)json_object_size(vocab);
     const char *text;
@@ -410,20 +411,20 @@ static int number_tokens(struct tokenizer_side *out, const struct reading *r, co
         rc = rc || json_object_set_new(token, "id", json_integer(id)) ||
              json_object_set_new(out->ids, text, json_integer(id)) || json_array_append(out->tokens, token);
     }
-    return rc ? no_memory(r) : 0;
+    return rc ? side_no_memory(r) : 0;
 }
 
-static int read_side(struct tokenizer_side *out, struct reading *r, const json_t *list, const json_t *vocab)
+static int side_read_side(struct tokenizer_side *out, struct reading *r, const json_t *list, const json_t *vocab)
 {
     int rc;
 
     *out = (struct tokenizer_side){.tokens = json_array(), .ids = json_object(), .named = json_object()};
     r->named = out->named, r->extra = json_array(), r->tokens = json_object();
-    rc = out->tokens && out->ids && r->named && r->extra && r->tokens ? read_all(r, list) : no_memory(r);
+    rc = out->tokens && out->ids && r->named && r->extra && r->tokens ? side_read_all(r, list) : side_no_memory(r);
     if (!rc)
-        rc = number_tokens(out, r, vocab);
+        rc = side_number_tokens(out, r, vocab);
     out->class = r->class;
-    out->splits = flag(r->config, "split_special_tokens");
+    out->splits = side_flag(r->config, "split_special_tokens");
     json_decref(r->extra);
     json_decref(r->any);
     json_decref(r->early);
@@ -434,7 +435,7 @@ static int read_side(struct tokenizer_side *out, struct reading *r, const json_t
     return rc;
 }
 
-static struct reading open_files(const json_t *side, struct error *err)
+static struct reading side_open_files(const json_t *side, struct error *err)
 {
     return (struct reading){.config = model_files_json(side, "tokenizer_config.json"),
                             .map = model_files_json(side, "special_tokens_map.json"),
@@ -445,10 +446,10 @@ static struct reading open_files(const json_t *side, struct error *err)
 int tokenizer_side_read(struct tokenizer_side *out, const json_t *side, const struct tokenizer_class *class,
                         const json_t *list, const json_t *vocab, struct error *err)
 {
-    struct reading r = open_files(side, err);
+    struct reading r = side_open_files(side, err);
 
     r.class = class;
-    return read_side(out, &r, list, vocab);
+    return side_read_side(out, &r, list, vocab);
 }
 
 void tokenizer_side_free(struct tokenizer_side *side)
@@ -461,7 +462,7 @@ void tokenizer_side_free(struct tokenizer_side *side)
 
 uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name)
 {
-    const char *text = text_of(json_object_get(side->named, name));
+    const char *text = side_text_of(json_object_get(side->named, name));
     const json_t *id = text ? json_object_get(side->ids, text) : NULL;
 
     return id ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
@@ -469,17 +470,17 @@ uint32_t tokenizer_side_id(const struct tokenizer_side *side, const char *name)
 
 int tokenizer_side_names(json_t *out, const json_t *side, const struct tokenizer_class *class, struct error *err)
 {
-    struct reading r = open_files(side, err);
+    struct reading r = side_open_files(side, err);
     const char *key;
     json_t *token;
 
     r.class = class;
     r.named = json_object(), r.extra = json_array();
-    int rc = r.named && r.extra ? read_all_names(&r) : no_memory(&r);
+    int rc = r.named && r.extra ? read_all_names(&r) : side_no_memory(&r);
     json_object_foreach(r.named, key, token)
     {
         if (!rc && json_is_object(token) && json_object_set(out, key, json_object_get(token, "content")))
-            rc = no_memory(&r);
+            rc = side_no_memory(&r);
     }
     json_decref(r.named);
     json_decref(r.extra);

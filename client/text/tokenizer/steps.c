@@ -38,7 +38,7 @@ static int next_event(struct event *out, struct cutting *c, size_t at, struct er
 
 /* Extends a word that begins with the event *e by those after it, according to the step's behaviour. Sets e->open if
  * further text decides how it ends. */
-static int extend(struct event *e, struct cutting *c, struct error *err)
+static int steps_extend(struct event *e, struct cutting *c, struct error *err)
 {
     const enum tokenizer_behaviour behaviour = c->step->behaviour;
     const bool grows = behaviour == TOKENIZER_CONTIGUOUS ||
@@ -78,7 +78,7 @@ static int encode_cut(struct client_tokens *out, size_t *used, struct client_tok
         *used = at;
         rc = next_event(&e, &c, at, err);
         if (!rc)
-            rc = extend(&e, &c, err);
+            rc = steps_extend(&e, &c, err);
         if (rc || (e.open && !lone))
             return rc;
         if (c.step->behaviour == TOKENIZER_REMOVED && e.match)
@@ -95,8 +95,8 @@ static int encode_cut(struct client_tokens *out, size_t *used, struct client_tok
 }
 
 /* A change needs its whole word. */
-static int encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, size_t step,
-                          struct tokenizer_segment s, struct error *err)
+static int steps_encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, size_t step,
+                                struct tokenizer_segment s, struct error *err)
 {
     struct client_text *text = &t->work.changed[step];
     const bool first = s.first;
@@ -134,8 +134,8 @@ static int add_word(struct client_tokens *out, struct client_tokenizer *t, const
 }
 
 /* A word as such: BPE over characters may begin before all of it is there. */
-static int encode_word(struct client_tokens *out, size_t *used, struct client_tokenizer *t, struct tokenizer_segment s,
-                       struct error *err)
+static int steps_encode_word(struct client_tokens *out, size_t *used, struct client_tokenizer *t,
+                             struct tokenizer_segment s, struct error *err)
 {
     size_t at = s.from;
     int rc = 0;
@@ -162,8 +162,9 @@ int tokenizer_encode_steps(struct client_tokens *out, size_t *used, struct clien
     if (s.from == s.to)
         return 0;
     if (step == t->n_steps)
-        return encode_word(out, used, t, s, err);
-    return t->steps[step].pattern ? encode_cut(out, used, t, step, s, err) : encode_changed(out, used, t, step, s, err);
+        return steps_encode_word(out, used, t, s, err);
+    return t->steps[step].pattern ? encode_cut(out, used, t, step, s, err)
+                                  : steps_encode_changed(out, used, t, step, s, err);
 }
 
 void tokenizer_steps_free(struct client_tokenizer *t)
@@ -182,7 +183,7 @@ void tokenizer_steps_free(struct client_tokenizer *t)
 #define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}\\x{166d}\\x{111c9}]" /* the last two were, in Unicode 8 */
 
 /* Adds a step; takes ownership of what it points to, also on failure. */
-static int add_step(struct client_tokenizer *t, struct tokenizer_step step, struct error *err)
+static int steps_add_step(struct client_tokenizer *t, struct tokenizer_step step, struct error *err)
 {
     struct tokenizer_step *larger =
         t->n_steps < TOKENIZER_MAX_STEPS ? realloc(t->steps, (t->n_steps + 1) * sizeof *larger) : NULL;
@@ -205,7 +206,7 @@ static int add_cut(struct client_tokenizer *t, const char *pattern, enum tokeniz
     struct tokenizer_step step = {.behaviour = behaviour, .inverted = inverted};
     int rc = tokenizer_pattern_open(&step.pattern, pattern, err);
 
-    return rc ? rc : add_step(t, step, err);
+    return rc ? rc : steps_add_step(t, step, err);
 }
 
 int tokenizer_gpt2_steps(struct client_tokenizer *t, struct error *err)
@@ -225,7 +226,7 @@ static int add_change(struct client_tokenizer *t, struct tokenizer_change change
     if (!last->pattern)
         return tokenizer_changes_add(&last->changes, change, err);
     int rc = tokenizer_changes_add(&step.changes, change, err);
-    return rc ? rc : add_step(t, step, err);
+    return rc ? rc : steps_add_step(t, step, err);
 }
 
 static int add_lead(struct client_tokenizer *t, const char *text, bool first, struct error *err)
@@ -249,7 +250,7 @@ static int read_byte_level(struct client_tokenizer *t, const json_t *step, struc
     return rc;
 }
 
-static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int steps_read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     struct tokenizer_step cut = {.behaviour = TOKENIZER_MERGED_WITH_NEXT};
     struct tokenizer_metaspace metaspace;
@@ -267,7 +268,7 @@ static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct
     if (rc || json_is_false(json_object_get(step, "split")))
         return rc;
     rc = tokenizer_pattern_open_text(&cut.pattern, mark, err);
-    return rc ? rc : add_step(t, cut, err);
+    return rc ? rc : steps_add_step(t, cut, err);
 }
 
 static int read_behaviour(enum tokenizer_behaviour *out, const json_t *step, struct error *err)
@@ -315,7 +316,7 @@ static int read_split(struct client_tokenizer *t, const json_t *step, struct err
         tokenizer_pattern_close(cut.pattern);
         return 0;
     }
-    return add_step(t, cut, err);
+    return steps_add_step(t, cut, err);
 }
 
 static int read_bert(struct client_tokenizer *t, struct error *err)
@@ -338,7 +339,7 @@ static int read_punctuation(struct client_tokenizer *t, const json_t *step, stru
     return rc ? rc : add_cut(t, PUNCTUATION, behaviour, false, err);
 }
 
-static int read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
+static int steps_read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const char *type = tokenizer_type(step);
 
@@ -347,7 +348,7 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(t, step, err);
     if (strcmp(type, "Metaspace") == 0)
-        return read_metaspace(t, step, err);
+        return steps_read_metaspace(t, step, err);
     if (strcmp(type, "Split") == 0)
         return read_split(t, step, err);
     if (strcmp(type, "BertPreTokenizer") == 0)
@@ -368,5 +369,5 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
 
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err)
 {
-    return tokenizer_read_part(t, pre_tokenizer, "pre-tokenizer", "pretokenizers", read_step, err);
+    return tokenizer_read_part(t, pre_tokenizer, "pre-tokenizer", "pretokenizers", steps_read_step, err);
 }

@@ -131,7 +131,7 @@ static int decompose(struct run *run, uint32_t c, utf8proc_option_t options, str
     return 0;
 }
 
-static unsigned class_of(utf8proc_int32_t c)
+static unsigned unicode_class_of(utf8proc_int32_t c)
 {
     return (unsigned)utf8proc_get_property(c)->combining_class;
 }
@@ -146,7 +146,7 @@ static int sort_marks(utf8proc_int32_t *list, size_t from, size_t to, struct err
         for (size_t i = from + 1; i < to; i++) {
             const utf8proc_int32_t mark = list[i];
             size_t k = i;
-            for (; k > from && class_of(list[k - 1]) > class_of(mark); k--)
+            for (; k > from && unicode_class_of(list[k - 1]) > unicode_class_of(mark); k--)
                 list[k] = list[k - 1];
             list[k] = mark;
         }
@@ -156,11 +156,11 @@ static int sort_marks(utf8proc_int32_t *list, size_t from, size_t to, struct err
     if (!sorted)
         return error_memory(err);
     for (size_t i = from; i < to; i++)
-        starts[class_of(list[i]) + 1]++;
+        starts[unicode_class_of(list[i]) + 1]++;
     for (unsigned i = 0; i < N_CLASSES; i++)
         starts[i + 1] += starts[i];
     for (size_t i = from; i < to; i++)
-        sorted[starts[class_of(list[i])]++] = list[i];
+        sorted[starts[unicode_class_of(list[i])]++] = list[i];
     memcpy(list + from, sorted, (to - from) * sizeof *sorted);
     free(sorted);
     return 0;
@@ -172,7 +172,7 @@ static int order(struct run *run, struct error *err)
 
     for (size_t i = 0; !rc && i < run->n;) {
         size_t end = i;
-        while (end < run->n && class_of(run->list[end]) != 0)
+        while (end < run->n && unicode_class_of(run->list[end]) != 0)
             end++;
         if (end - i > 1)
             rc = sort_marks(run->list, i, end, err);
@@ -181,8 +181,8 @@ static int order(struct run *run, struct error *err)
     return rc;
 }
 
-static int add_run(struct client_text *out, struct run *run, enum tokenizer_form form, const char *text, size_t n,
-                   struct error *err)
+static int unicode_add_run(struct client_text *out, struct run *run, enum tokenizer_form form, const char *text,
+                           size_t n, struct error *err)
 {
     const bool composes = form == TOKENIZER_NFC || form == TOKENIZER_NFKC;
     const bool compatible = form == TOKENIZER_NFKC || form == TOKENIZER_NFKD;
@@ -226,7 +226,7 @@ int tokenizer_normal_form(struct client_text *out, enum tokenizer_form form, con
             end += length;
         rc = client_text_add(out, text + from, last - from, err);
         if (!rc)
-            rc = add_run(out, &run, form, text + last, end - last, err);
+            rc = unicode_add_run(out, &run, form, text + last, end - last, err);
         at = from = last = end;
     }
     free(run.list);

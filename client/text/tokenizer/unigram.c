@@ -54,14 +54,14 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
     return 0;
 }
 
-static void offer(struct node *node, double score, uint32_t id, size_t n)
+static void unigram_offer(struct node *node, double score, uint32_t id, size_t n)
 {
     if (node->n == NO_WAY || score > node->score)
         *node = (struct node){score, id, (uint32_t)n};
 }
 
 /* Goes on from a place of the word with each token that begins there, or with an unknown character. */
-static void go_on(struct node *nodes, const struct client_tokenizer *t, const char *word, size_t n, size_t at)
+static void unigram_go_on(struct node *nodes, const struct client_tokenizer *t, const char *word, size_t n, size_t at)
 {
     const double before = at > 0 ? nodes[at].score : 0;
     const size_t most = n - at < t->longest ? n - at : t->longest;
@@ -75,11 +75,11 @@ static void go_on(struct node *nodes, const struct client_tokenizer *t, const ch
         const uint32_t id = tokenizer_find_id(t, word + at, length);
         if (id == CLIENT_NO_TOKEN || id >= t->n_scores)
             continue;
-        offer(&nodes[at + length], before + t->scores[id], id, length);
+        unigram_offer(&nodes[at + length], before + t->scores[id], id, length);
         has_character = has_character || length == character;
     }
     if (!has_character)
-        offer(&nodes[at + character], before + t->least_score - unknown_penalty, t->unknown, character);
+        unigram_offer(&nodes[at + character], before + t->least_score - unknown_penalty, t->unknown, character);
 }
 
 /* Writes the tokens of the best way, from its end; unknown ones that follow each other are one. */
@@ -125,7 +125,7 @@ int tokenizer_unigram(size_t *n_ids, struct client_tokenizer *t, const char *wor
         tokenizer_character(word + at, &character);
         rc = tokenizer_matcher_spend(&t->work.matcher, tokenizer_lookups(most), "vocabulary's long tokens", err);
         if (!rc)
-            go_on(nodes, t, word, n, at);
+            unigram_go_on(nodes, t, word, n, at);
     }
     if (rc)
         return rc;

@@ -53,7 +53,7 @@ static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t 
 
 /* Checks all ids and allocates the tokens. Added tokens may lie outside the model's table: their ids follow one
  * another, so there are no more of them than the file has. */
-static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
+static int vocabulary_make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
     uint32_t largest = 0, number = 0;
@@ -98,7 +98,7 @@ static bool to_bytes(const struct build *b, char *out, size_t *n, const char *te
 
 /* ---- Ids by text ---- */
 
-static uint32_t *find_place(const struct client_tokenizer *t, const char *text, size_t n)
+static uint32_t *vocabulary_find_place(const struct client_tokenizer *t, const char *text, size_t n)
 {
     size_t i = XXH3_64bits(text, n) & t->map.mask;
 
@@ -112,7 +112,7 @@ static uint32_t *find_place(const struct client_tokenizer *t, const char *text, 
 
 uint32_t tokenizer_find_id(const struct client_tokenizer *t, const char *text, size_t n)
 {
-    const uint32_t place = *find_place(t, text, n);
+    const uint32_t place = *vocabulary_find_place(t, text, n);
     return place ? place - 1 : CLIENT_NO_TOKEN;
 }
 
@@ -130,7 +130,7 @@ static int make_map(struct client_tokenizer *t, size_t n, struct error *err)
 /* ---- Tokens by id ---- */
 
 /* True if the token is what the vocabulary says: one of bytes that its letters do not spell is not. */
-static bool place(struct build *b, uint32_t id, const char *text, bool in_letters)
+static bool vocabulary_place(struct build *b, uint32_t id, const char *text, bool in_letters)
 {
     struct tokenizer_token *token = &b->t->tokens[id];
     const bool as_said = !in_letters || !b->t->byte_level;
@@ -148,7 +148,7 @@ static bool place(struct build *b, uint32_t id, const char *text, bool in_letter
 }
 
 /* An added token may be in the vocabulary, too; its text is then plain, not byte letters. */
-static int place_all(struct build *b, json_t *added, struct error *err)
+static int vocabulary_place_all(struct build *b, json_t *added, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
     const char *text;
@@ -162,8 +162,8 @@ static int place_all(struct build *b, json_t *added, struct error *err)
             const bool again = i == 1 && json_equal(json_object_get(b->vocabulary, text), id);
             if (token->text && !again)
                 return error_set(err, -EINVAL, "two tokens have the id %u", number);
-            if (place(b, number, text, i == 0) && i == 0)
-                *find_place(b->t, token->text, token->n) = number + 1;
+            if (vocabulary_place(b, number, text, i == 0) && i == 0)
+                *vocabulary_find_place(b->t, token->text, token->n) = number + 1;
         }
     }
     return rc;
@@ -187,7 +187,7 @@ static int find_bytes(struct build *b, struct error *err)
 }
 
 /* Splits a merge, "a b" or ["a", "b"], into its halves: text[i] has length n[i]. */
-static bool read_halves(const char *text[2], size_t n[2], const json_t *merge)
+static bool vocabulary_read_halves(const char *text[2], size_t n[2], const json_t *merge)
 {
     if (json_is_string(merge)) {
         text[0] = json_string_value(merge);
@@ -255,7 +255,8 @@ static bool is_of_bytes(const struct client_tokenizer *t, const json_t *id)
     return json_integer_value(id) == t->unknown;
 }
 
-static int add_merge(struct build *b, char *joined, const char *const text[2], const size_t n[2], uint32_t rank)
+static int vocabulary_add_merge(struct build *b, char *joined, const char *const text[2], const size_t n[2],
+                                uint32_t rank)
 {
     memcpy(joined, text[0], n[0]);
     memcpy(joined + n[0], text[1], n[1]);
@@ -289,7 +290,7 @@ static int add_merges(struct build *b, json_t *merges, struct error *err)
     if (!rc)
         rc = open_joined(b, n, err);
     for (size_t i = 0; !rc && i < n; i++) {
-        if (!read_halves(text, lengths, json_array_get(merges, i))) {
+        if (!vocabulary_read_halves(text, lengths, json_array_get(merges, i))) {
             rc = error_set(err, -EINVAL, "merge %zu is not two tokens", i);
             break;
         }
@@ -302,7 +303,7 @@ static int add_merges(struct build *b, json_t *merges, struct error *err)
                 break;
             }
         }
-        if (add_merge(b, joined, text, lengths, (uint32_t)i))
+        if (vocabulary_add_merge(b, joined, text, lengths, (uint32_t)i))
             rc = error_set(err, -EINVAL, "merge %zu (%.*s and %.*s) names tokens that are not in its vocabulary", i,
                            lengths[0] > 40 ? 40 : (int)lengths[0], text[0], lengths[1] > 40 ? 40 : (int)lengths[1],
                            text[1]);
@@ -323,9 +324,9 @@ int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merg
     const bool has_merges = !t->word_piece && !t->unigram;
     if (!json_is_object(vocabulary) || (has_merges && !json_is_array(merges)))
         return error_set(err, -EINVAL, "its model has no vocabulary%s", has_merges ? " and merges" : "");
-    int rc = make_room(&b, added, n_ids, err);
+    int rc = vocabulary_make_room(&b, added, n_ids, err);
     if (!rc)
-        rc = place_all(&b, added, err);
+        rc = vocabulary_place_all(&b, added, err);
     if (!rc)
         rc = find_bytes(&b, err);
     return rc || !has_merges ? rc : add_merges(&b, merges, err);

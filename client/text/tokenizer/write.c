@@ -32,7 +32,7 @@ static json_t *byte_level(bool prefix)
 }
 
 /* Adds an object to side; takes ownership, also on failure. */
-static int add(json_t *side, const char *name, json_t *object, struct error *err)
+static int write_add(json_t *side, const char *name, json_t *object, struct error *err)
 {
     char *text = object ? dump_json(NULL, object, &dump_indented) : NULL;
     const int rc = text ? json_object_set_new(side, name, json_string(text)) : -1;
@@ -57,12 +57,12 @@ static int add_files(json_t *side, json_t *vocab, json_t *merges, json_t *added,
                                "model_max_length", (json_int_t)n_positions, "clean_up_tokenization_spaces", 0,
                                "bos_token", ends ? end_text : NULL, "eos_token", ends ? end_text : NULL);
     json_t *before = json_pack("{s:O*}", "tokenizer_config.json", json_object_get(side, "tokenizer_config.json"));
-    int rc = add(side, "tokenizer.json", tokenizer, err);
+    int rc = write_add(side, "tokenizer.json", tokenizer, err);
 
     if (rc)
         json_decref(config);
     else
-        rc = add(side, "tokenizer_config.json", config, err);
+        rc = write_add(side, "tokenizer_config.json", config, err);
     if (!rc) /* the model's chat templates may have been there */
         rc = model_files_keep_templates(side, before, err);
     json_decref(before);
@@ -75,7 +75,7 @@ int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error 
 }
 
 /* Adds a merge: its text in letters to texts and vocab, its halves to merges. */
-static int add_merge(char **texts, json_t *vocab, json_t *merges, const struct client_merge *merge)
+static int write_add_merge(char **texts, json_t *vocab, json_t *merges, const struct client_merge *merge)
 {
     const char *left = texts[merge->left], *right = texts[merge->right];
     const size_t n_left = strlen(left), n_right = strlen(right);
@@ -114,7 +114,7 @@ int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges
     if (!rc)
         rc = json_object_set_new(vocab, end_text, json_integer(CLIENT_TOKENIZER_END));
     for (size_t i = 0; !rc && i < n; i++)
-        rc = add_merge(texts, vocab, pairs, &merges[i]);
+        rc = write_add_merge(texts, vocab, pairs, &merges[i]);
     for (size_t i = 0; texts && i < CLIENT_TOKENIZER_LEARNED + n; i++)
         free(texts[i]);
     free(texts);

@@ -7,7 +7,7 @@
 
 #include <assert.h>
 
-static void multiply(struct device *dev, const struct device_matmul *op)
+static void matmul_multiply(struct device *dev, const struct device_matmul *op)
 {
     if (op->m == 1 && !op->transpose_a) { /* packing b would not pay, as it is used once */
         dev->kernels->single(dev, op);
@@ -30,7 +30,7 @@ void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
 {
     assert(op->k > 0 && (op->beta == 0 || op->beta == 1));
     assert(op->epilogue == DEVICE_NO_EPILOGUE || (op->beta == 0 && op->factor == 0));
-    multiply(dev, op);
+    matmul_multiply(dev, op);
     const struct device_reduce_rows columns = {op->bias_gradient, op->c, op->m, op->n, op->c_stride};
     if (columns.sum)
         KERNEL_NAME(cpu_reduce_rows)(dev, &columns);

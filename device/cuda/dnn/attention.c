@@ -11,7 +11,7 @@ static size_t width_of(const struct dnn_shape *s)
     return s->n_all_heads * s->head_width;
 }
 
-static size_t row_of(const struct dnn_shape *s)
+static size_t attention_row_of(const struct dnn_shape *s)
 {
     return width_of(s) + 2 * width_of(s) / s->n_sharing;
 }
@@ -35,12 +35,12 @@ static void *add_heads(struct dnn_graph *g, const struct dnn_shape *s, int64_t i
 /* Of queries, with keys and values; of keys, or of values, there; of what attention gives. */
 static void *add_queries(struct dnn_graph *g, const struct dnn_shape *s, int64_t id)
 {
-    return add_heads(g, s, id, s->n_heads, row_of(s), false);
+    return add_heads(g, s, id, s->n_heads, attention_row_of(s), false);
 }
 
 static void *add_keys(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, bool transposed)
 {
-    return add_heads(g, s, id, s->n_heads / s->n_sharing, row_of(s), transposed);
+    return add_heads(g, s, id, s->n_heads / s->n_sharing, attention_row_of(s), transposed);
 }
 
 static void *add_out(struct dnn_graph *g, const struct dnn_shape *s, int64_t id)
@@ -106,8 +106,8 @@ static struct lengths add_lengths(struct dnn_graph *g, const struct dnn_shape *s
 }
 
 /* Products of something of queries with something of keys. */
-static void *multiply(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of, const void *a,
-                      const void *b)
+static void *attention_multiply(struct dnn_graph *g, const struct dnn_shape *s, const struct lengths *of, const void *a,
+                                const void *b)
 {
     void *product = add_scores(g, s, DNN_FP32, s->n_tokens);
 
@@ -197,7 +197,8 @@ bool dnn_graph_attention(struct dnn_graph *g, const struct dnn_api *api, void *h
     const void *v = add_keys(g, s, DNN_V, false), *out = add_out(g, s, DNN_OUT);
     const struct lengths of = add_lengths(g, s);
 
-    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, &of, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
+    const void *scores =
+        combine(g, s, DNN_MULTIPLY, attention_multiply(g, s, &of, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
     scores = mask_band(g, s, mask_lengths(g, s, &of, scores));
     dnn_add_matmul(g, add_softmax(g, s, scores), v, out,
                    &(struct dnn_matmul_lengths){.rows = of.queries, .inner = of.keys});
@@ -205,7 +206,7 @@ bool dnn_graph_attention(struct dnn_graph *g, const struct dnn_api *api, void *h
 }
 
 /* The transpose of scores, in bf16. */
-static void *transpose(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+static void *dnn_attention_transpose(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
 {
     const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads;
     const struct dnn_array a = {
@@ -300,16 +301,16 @@ bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api
 
     const struct lengths of = add_lengths(g, s);
 
-    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, &of, q, k), scale, DNN_FP32);
+    const void *scores = combine(g, s, DNN_MULTIPLY, attention_multiply(g, s, &of, q, k), scale, DNN_FP32);
     scores = mask_lengths(g, s, &of, scores);
     scores = combine(g, s, DNN_SUBTRACT, scores, add_numbers(g, s, DNN_LOG_SUM_EXP), DNN_FP32);
     const void *p = combine(g, s, DNN_EXP, mask_band(g, s, scores), NULL, DNN_FP32);
-    add_key_gradient(g, s, &of, transpose(g, s, p), dy, DNN_V_GRADIENT);
+    add_key_gradient(g, s, &of, dnn_attention_transpose(g, s, p), dy, DNN_V_GRADIENT);
 
-    const void *ds = combine(g, s, DNN_SUBTRACT, multiply(g, s, &of, dy, v), delta, DNN_FP32);
+    const void *ds = combine(g, s, DNN_SUBTRACT, attention_multiply(g, s, &of, dy, v), delta, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, p, DNN_FP32);
     ds = combine(g, s, DNN_MULTIPLY, ds, scale, DNN_BF16);
-    add_key_gradient(g, s, &of, transpose(g, s, ds), q, DNN_K_GRADIENT);
+    add_key_gradient(g, s, &of, dnn_attention_transpose(g, s, ds), q, DNN_K_GRADIENT);
     add_query_gradient(g, s, way, &of, ds, k);
     return dnn_graph_finish(g, handle);
 }

@@ -37,7 +37,7 @@ struct dnn_conv {
     struct dnn_conv *next;
 };
 
-static void drop(const struct cuda_dnn *dnn, struct dnn_conv *c)
+static void conv_drop(const struct cuda_dnn *dnn, struct dnn_conv *c)
 {
     if (c->plan)
         dnn->api.destroy_descriptor(c->plan);
@@ -49,7 +49,7 @@ void dnn_convs_forget(struct cuda_dnn *dnn)
     while (dnn->convs) {
         struct dnn_conv *const c = dnn->convs;
         dnn->convs = c->next;
-        drop(dnn, c);
+        conv_drop(dnn, c);
         dnn_graph_free(&c->graph);
         free(c);
     }
@@ -78,7 +78,7 @@ static int64_t workspace_of(const struct key *key)
     return (int64_t)PLAN_CUDA_WORKSPACE_BYTES - (int64_t)copied_bytes(key);
 }
 
-static struct key key_of(const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
+static struct key conv_key_of(const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
 {
     return (struct key){.height = op->height,
                         .width = op->width,
@@ -91,10 +91,10 @@ static struct key key_of(const struct device_conv2d *op, enum conv2d_kind kind, 
                         .adds = conv2d_adds(op, kind)};
 }
 
-static struct dnn_conv *find(const struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
-                             size_t n_rows)
+static struct dnn_conv *conv_find(const struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
+                                  size_t n_rows)
 {
-    const struct key key = key_of(op, kind, n_rows);
+    const struct key key = conv_key_of(op, kind, n_rows);
 
     for (struct dnn_conv *c = dnn->convs; c; c = c->next)
         if (memcmp(&c->key, &key, sizeof key) == 0)
@@ -103,7 +103,7 @@ static struct dnn_conv *find(const struct cuda_dnn *dnn, const struct device_con
 }
 
 /* False if parts of a sum are added up, as many as the number of images lets fit. */
-static bool is_whole(const struct dnn_choice *choices, int n)
+static bool conv_is_whole(const struct dnn_choice *choices, int n)
 {
     for (int i = 0; i < n; i++)
         switch (choices[i].knob) {
@@ -154,13 +154,13 @@ static void make_of_images(const struct cuda_dnn *dnn, struct dnn_conv *block, s
         n = dnn_graph_configs(&block->graph, NULL, configs);
     for (unsigned i = 0; i < n && !single->plan; i++) {
         const int n_choices = dnn_config_choices(&dnn->api, configs[i], &engine, choices);
-        if (n_choices < 0 || !is_whole(choices, n_choices))
+        if (n_choices < 0 || !conv_is_whole(choices, n_choices))
             continue;
         block->plan = dnn_plan_make(dnn, configs[i], workspace_of(&block->key));
         if (block->plan)
             single->plan = make_alike(dnn, single, op, engine, choices, n_choices);
         if (!single->plan)
-            drop(dnn, block);
+            conv_drop(dnn, block);
     }
 }
 
@@ -175,14 +175,14 @@ static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, cons
         c->plan = dnn_plan_make(dnn, configs[i], workspace_of(&c->key));
 }
 
-static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
-                              size_t n_rows)
+static struct dnn_conv *conv_enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
+                                   size_t n_rows)
 {
     struct dnn_conv *c = calloc(1, sizeof *c);
 
     if (!c)
         return NULL;
-    c->key = key_of(op, kind, n_rows);
+    c->key = conv_key_of(op, kind, n_rows);
     c->next = dnn->convs;
     dnn->convs = c;
     return c;
@@ -190,11 +190,11 @@ static struct dnn_conv *enter(struct cuda_dnn *dnn, const struct device_conv2d *
 
 /* Plans of the weights' gradient for this number of images; of all else for a block and for a single image, as either
  * is used only beside the other. Without memory there are none. */
-static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
+static void conv_add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind, size_t n_rows)
 {
-    struct dnn_conv *c = enter(dnn, op, kind, n_rows);
+    struct dnn_conv *c = conv_enter(dnn, op, kind, n_rows);
     struct dnn_conv *other =
-        c && kind != CONV2D_WEIGHTS ? enter(dnn, op, kind, n_rows == CONV2D_BLOCK ? 1 : CONV2D_BLOCK) : NULL;
+        c && kind != CONV2D_WEIGHTS ? conv_enter(dnn, op, kind, n_rows == CONV2D_BLOCK ? 1 : CONV2D_BLOCK) : NULL;
 
     if (c && kind == CONV2D_WEIGHTS)
         make_of_weights(dnn, c, op);
@@ -205,7 +205,7 @@ static void add(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2
 /* ---- running ---- */
 
 /* What the result is added to: what is there, or zeros. */
-static const void *copy(struct device *dev, const struct dnn_conv *c, const void *there, bool zeros)
+static const void *conv_copy(struct device *dev, const struct dnn_conv *c, const void *there, bool zeros)
 {
     const size_t bytes = added_bytes(&c->key);
 
@@ -243,12 +243,12 @@ static int run_some(struct device *dev, const struct dnn_conv *c, const struct d
     }
     if (c->key.adds)
         dnn_give(&pack, DNN_CONV_ADDED,
-                 copy(dev, c, result, c->key.kind == CONV2D_WEIGHTS && row == 0 && op->beta == 0));
+                 conv_copy(dev, c, result, c->key.kind == CONV2D_WEIGHTS && row == 0 && op->beta == 0));
     return dnn_plan_execute(dev->dnn, c->plan, &pack, (char *)dev->workspace + copied_bytes(&c->key));
 }
 
-static int run_all(struct device *dev, const struct dnn_conv *block, const struct dnn_conv *single,
-                   const struct device_conv2d *op)
+static int conv_run_all(struct device *dev, const struct dnn_conv *block, const struct dnn_conv *single,
+                        const struct device_conv2d *op)
 {
     int status = 0;
 
@@ -260,7 +260,7 @@ static int run_all(struct device *dev, const struct dnn_conv *block, const struc
     return status;
 }
 
-static bool is_aligned(const struct device_conv2d *op, enum conv2d_kind kind)
+static bool conv_is_aligned(const struct device_conv2d *op, enum conv2d_kind kind)
 {
     uintptr_t addresses = 0;
 
@@ -282,46 +282,46 @@ static bool get_plans(struct cuda_dnn *dnn, enum number_type type, const struct 
 {
     const size_t sizes[] = {CONV2D_BLOCK, 1}, counts[] = {op->n_rows / CONV2D_BLOCK, op->n_rows % CONV2D_BLOCK};
 
-    plans[0] = find(dnn, op, kind, CONV2D_BLOCK), plans[1] = find(dnn, op, kind, 1);
+    plans[0] = conv_find(dnn, op, kind, CONV2D_BLOCK), plans[1] = conv_find(dnn, op, kind, 1);
     if ((!plans[0] && !plans[1]) || !conv2d_suits_library(type, op, kind))
         return false;
     for (int i = 0; i < 2; i++)
         if (counts[i] > 0) {
             if (!plans[i])
-                add(dnn, op, kind, sizes[i]), plans[i] = find(dnn, op, kind, sizes[i]);
+                conv_add(dnn, op, kind, sizes[i]), plans[i] = conv_find(dnn, op, kind, sizes[i]);
             if (!plans[i] || !plans[i]->plan)
                 return false;
         }
     return true;
 }
 
-static bool convolve(struct device *dev, const struct device_conv2d *op, enum conv2d_kind kind, const char *which)
+static bool conv_convolve(struct device *dev, const struct device_conv2d *op, enum conv2d_kind kind, const char *which)
 {
     struct dnn_conv *plans[2];
 
-    if (!dev->dnn || op->n_rows == 0 || !is_aligned(op, kind) || !get_plans(dev->dnn, dev->type, op, kind, plans))
+    if (!dev->dnn || op->n_rows == 0 || !conv_is_aligned(op, kind) || !get_plans(dev->dnn, dev->type, op, kind, plans))
         return false;
-    return dnn_note(dev, run_all(dev, plans[0], plans[1], op), which);
+    return dnn_note(dev, conv_run_all(dev, plans[0], plans[1], op), which);
 }
 
 bool cuda_dnn_conv2d(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, CONV2D_FORWARD, "convolution");
+    return conv_convolve(dev, op, CONV2D_FORWARD, "convolution");
 }
 
 bool cuda_dnn_conv2d_input_gradient(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, CONV2D_INPUT, "a convolution's gradient");
+    return conv_convolve(dev, op, CONV2D_INPUT, "a convolution's gradient");
 }
 
 bool cuda_dnn_conv2d_weight_gradient(struct device *dev, const struct device_conv2d *op)
 {
-    return convolve(dev, op, CONV2D_WEIGHTS, "the gradient of a convolution's weights");
+    return conv_convolve(dev, op, CONV2D_WEIGHTS, "the gradient of a convolution's weights");
 }
 
 /* ---- preparing ---- */
 
-static enum conv2d_kind kind_of(const struct device_conv2d *op)
+static enum conv2d_kind conv_kind_of(const struct device_conv2d *op)
 {
     return op->weight_gradient ? CONV2D_WEIGHTS : op->x_gradient ? CONV2D_INPUT : CONV2D_FORWARD;
 }
@@ -333,33 +333,33 @@ static bool runs(struct device *dev, struct dnn_conv *c, const struct device_con
 
     if (c->tried || run_some(dev, c, op, 0) == 0)
         return c->tried = true;
-    drop(dev->dnn, c);
+    conv_drop(dev->dnn, c);
     if (c->key.kind != CONV2D_WEIGHTS)
-        drop(dev->dnn, find(dev->dnn, op, (enum conv2d_kind)c->key.kind, other));
+        conv_drop(dev->dnn, conv_find(dev->dnn, op, (enum conv2d_kind)c->key.kind, other));
     return false;
 }
 
 /* Makes the plans that a call needs. False if it must be computed by our own kernels. */
-static bool prepare(struct device *dev, const struct device_conv2d *op)
+static bool conv_prepare(struct device *dev, const struct device_conv2d *op)
 {
-    const enum conv2d_kind kind = kind_of(op);
+    const enum conv2d_kind kind = conv_kind_of(op);
     const size_t sizes[] = {CONV2D_BLOCK, 1}, counts[] = {op->n_rows / CONV2D_BLOCK, op->n_rows % CONV2D_BLOCK};
-    bool can = conv2d_suits_library(dev->type, op, kind) && is_aligned(op, kind);
+    bool can = conv2d_suits_library(dev->type, op, kind) && conv_is_aligned(op, kind);
 
     for (int i = 0; i < 2 && can; i++) {
         if (counts[i] == 0)
             continue;
-        if (!find(dev->dnn, op, kind, sizes[i])) {
-            add(dev->dnn, op, kind, sizes[i]);
+        if (!conv_find(dev->dnn, op, kind, sizes[i])) {
+            conv_add(dev->dnn, op, kind, sizes[i]);
             device_count(dev->done); /* to compile takes a second */
         }
-        struct dnn_conv *const c = find(dev->dnn, op, kind, sizes[i]);
+        struct dnn_conv *const c = conv_find(dev->dnn, op, kind, sizes[i]);
         can = c && c->plan && runs(dev, c, op);
     }
     return can;
 }
 
-static const char *cannot(const struct device *dev, uint32_t convolution)
+static const char *conv_cannot(const struct device *dev, uint32_t convolution)
 {
     if (dev->type != NUMBER_BF16)
         return "cuDNN is not used in fp32";
@@ -373,7 +373,7 @@ static const char *cannot(const struct device *dev, uint32_t convolution)
 void cuda_dnn_prepare_conv2d(struct device *dev, const struct device_conv2d *ops, size_t n, uint32_t convolution,
                              char told[DEVICE_TOLD])
 {
-    const char *why = cannot(dev, convolution);
+    const char *why = conv_cannot(dev, convolution);
     size_t n_theirs = 0, before = 0, after = 0, total;
     char bytes[PROCESS_BYTES_TEXT];
 
@@ -385,7 +385,7 @@ void cuda_dnn_prepare_conv2d(struct device *dev, const struct device_conv2d *ops
     dnn_convs_forget(dev->dnn);
     cudaMemGetInfo(&before, &total);
     for (size_t i = 0; i < n; i++)
-        n_theirs += prepare(dev, &ops[i]);
+        n_theirs += conv_prepare(dev, &ops[i]);
     cuda_note(dev, cudaStreamSynchronize(dev->queue.stream));
     cudaMemGetInfo(&after, &total);
     const size_t version = dev->dnn->api.version();

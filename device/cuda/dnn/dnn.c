@@ -28,7 +28,7 @@ void cuda_dnn_open(struct device *dev)
     dnn->handle = NULL;
 }
 
-static void forget(const struct dnn_api *api, struct direction *d)
+static void dnn_forget(const struct dnn_api *api, struct direction *d)
 {
     for (unsigned i = 0; i < N_PLANS; i++) {
         if (d->plans[i].plan)
@@ -40,8 +40,8 @@ static void forget(const struct dnn_api *api, struct direction *d)
 
 static void forget_attention(const struct dnn_api *api, struct dnn_attention *a)
 {
-    forget(api, &a->forward);
-    forget(api, &a->backward);
+    dnn_forget(api, &a->forward);
+    dnn_forget(api, &a->backward);
     cudaFree(a->query_lengths);
     *a = (struct dnn_attention){.query_lengths = NULL};
 }
@@ -70,7 +70,7 @@ void cuda_dnn_close(struct device *dev)
 }
 
 /* Of a token's queries, keys and values. */
-static size_t columns_of(const struct device_attention *op)
+static size_t dnn_columns_of(const struct device_attention *op)
 {
     return op->width + 2 * device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 }
@@ -146,14 +146,14 @@ static size_t slice_at(size_t i, size_t n, size_t all)
     return i + n <= all ? i : all - n;
 }
 
-static int run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct direction *d,
-               const struct device_attention *op, cudaStream_t stream)
+static int dnn_run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct direction *d,
+                   const struct device_attention *op, cudaStream_t stream)
 {
     const struct plan *p = &d->plans[op->n_rows < d->plans[0].n_rows];
     int status = 0;
 
     if (op->lengths && d == &a->backward) /* the library need not write gradients of keys beyond a row's length: 0 */
-        cudaMemsetAsync(op->qkv_gradient, 0, op->n_rows * op->n_tokens * columns_of(op) * sizeof(uint16_t), stream);
+        cudaMemsetAsync(op->qkv_gradient, 0, op->n_rows * op->n_tokens * dnn_columns_of(op) * sizeof(uint16_t), stream);
     for (size_t row = 0; row < op->n_rows && !status; row += p->n_rows)
         for (size_t head = 0; head < op->n_heads && !status; head += d->n_heads)
             status = run_slice(dnn, a, p, op, slice_at(row, p->n_rows, op->n_rows),
@@ -162,8 +162,8 @@ static int run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const 
 }
 
 /* Makes plans for the operation's rows and runs each once, on any content. NULL, or why not; *d is then empty. */
-static const char *prepare(struct device *dev, struct dnn_attention *a, struct direction *d, size_t n_rows,
-                           size_t n_heads, enum plan_attention way)
+static const char *dnn_prepare(struct device *dev, struct dnn_attention *a, struct direction *d, size_t n_rows,
+                               size_t n_heads, enum plan_attention way)
 {
     const struct cuda_dnn *dnn = dev->dnn;
     const struct device_attention *op = &a->like;
@@ -179,13 +179,13 @@ static const char *prepare(struct device *dev, struct dnn_attention *a, struct d
         once.n_rows = d->plans[i].n_rows;
         if (once.lengths)
             once.lengths = a->query_lengths;
-        const int status = run(dnn, a, d, &once, dev->queue.stream);
+        const int status = dnn_run(dnn, a, d, &once, dev->queue.stream);
         if (status)
             why = dnn->api.error_string(status);
     }
     cuda_note(dev, cudaStreamSynchronize(dev->queue.stream));
     if (why)
-        forget(&dnn->api, d);
+        dnn_forget(&dnn->api, d);
     return why;
 }
 
@@ -207,7 +207,7 @@ static bool add_query_lengths(struct device *dev, struct dnn_attention *a)
 }
 
 /* True if all arrays have the alignment that the graphs declare. */
-static bool is_aligned(const struct device_attention *op)
+static bool dnn_is_aligned(const struct device_attention *op)
 {
     const uintptr_t addresses = (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->log_sum_exp |
                                 (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient | (uintptr_t)op->scratch;
@@ -216,7 +216,7 @@ static bool is_aligned(const struct device_attention *op)
 }
 
 /* The reason not to use the library at all; NULL: none. */
-static const char *cannot(const struct device *dev, const struct device_attention *op, enum plan_attention way)
+static const char *dnn_cannot(const struct device *dev, const struct device_attention *op, enum plan_attention way)
 {
     if (dev->type != NUMBER_BF16)
         return "cuDNN has none in fp32";
@@ -228,7 +228,7 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return "cuDNN's dropout has other bits";
     if (op->positions)
         return "cuDNN is not used for packed rows";
-    if (!attention_suits_library(dev->type, op) || !is_aligned(op))
+    if (!attention_suits_library(dev->type, op) || !dnn_is_aligned(op))
         return "cuDNN has none for this shape";
     if (way == PLAN_ATTENTION_OWN)
         return "the job's way (--attention)";
@@ -260,10 +260,10 @@ static const char *prepare_backward(struct device *dev, struct dnn_attention *a,
     plan_attention_lay_out(&a->scratch, way, &sizes);
     if (a->scratch.way == PLAN_ATTENTION_OWN)
         return not_planned(dev, &a->like, way);
-    return prepare(dev, a, &a->backward, a->scratch.slice_rows, a->scratch.slice_heads, a->scratch.way);
+    return dnn_prepare(dev, a, &a->backward, a->scratch.slice_rows, a->scratch.slice_heads, a->scratch.way);
 }
 
-static const struct dnn_attention *find(const struct cuda_dnn *dnn, const struct device_attention *op)
+static const struct dnn_attention *dnn_find(const struct cuda_dnn *dnn, const struct device_attention *op)
 {
     for (const struct dnn_attention *a = dnn->attentions; a < dnn->attentions + dnn->n_attentions; a++)
         if (device_attention_alike(&a->like, op))
@@ -276,16 +276,17 @@ struct outcome {
     const char *why, *why_not_backward; /* our own kernels compute all, or backward; NULL: they do not */
 };
 
-static struct outcome prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way)
+static struct outcome dnn_prepare_attention(struct device *dev, const struct device_attention *op,
+                                            enum plan_attention way)
 {
     struct cuda_dnn *dnn = dev->dnn;
     struct dnn_attention a = {.like = *op};
-    struct outcome out = {.why = cannot(dev, op, way)};
+    struct outcome out = {.why = dnn_cannot(dev, op, way)};
 
     if (!out.why && op->lengths && !add_query_lengths(dev, &a))
         out.why = "there is no device memory for its rows' lengths";
     if (!out.why)
-        out.why = prepare(dev, &a, &a.forward, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
+        out.why = dnn_prepare(dev, &a, &a.forward, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
     if (!out.why && op->qkv_gradient)
         out.why_not_backward = prepare_backward(dev, &a, way);
     if (!out.why)
@@ -299,7 +300,7 @@ static struct outcome prepare_attention(struct device *dev, const struct device_
 static void tell_one(const struct device *dev, const struct device_attention *op, const struct outcome *outcome,
                      char how[128])
 {
-    const struct dnn_attention *a = dev->dnn ? find(dev->dnn, op) : NULL;
+    const struct dnn_attention *a = dev->dnn ? dnn_find(dev->dnn, op) : NULL;
 
     if (outcome->why)
         snprintf(how, 128, "our own kernels: %s", outcome->why);
@@ -311,22 +312,22 @@ static void tell_one(const struct device *dev, const struct device_attention *op
         snprintf(how, 128, op->qkv_gradient ? "forward and backward" : "forward");
 }
 
-static size_t append(char told[DEVICE_TOLD], size_t at, const char *text)
+static size_t dnn_append(char told[DEVICE_TOLD], size_t at, const char *text)
 {
     return at + (size_t)snprintf(told + at, DEVICE_TOLD - at, "%.*s", (int)(DEVICE_TOLD - 1 - at), text);
 }
 
 /* All of them in one line: the first, and each other one with another result behind its shape. */
-static void tell(const struct device *dev, const struct device_attention *ops, const struct outcome *outcomes, size_t n,
-                 size_t taken, char told[DEVICE_TOLD])
+static void dnn_tell(const struct device *dev, const struct device_attention *ops, const struct outcome *outcomes,
+                     size_t n, size_t taken, char told[DEVICE_TOLD])
 {
     char bytes[PROCESS_BYTES_TEXT], how[128], first[128] = "", text[256];
-    size_t at = append(told, 0, "attention: ");
+    size_t at = dnn_append(told, 0, "attention: ");
 
     if (dev->dnn && dev->dnn->n_attentions > 0) {
         const size_t version = dev->dnn->api.version();
         snprintf(text, sizeof text, "cuDNN %zu.%zu.%zu ", version / 10000, version / 100 % 100, version % 100);
-        at = append(told, at, text);
+        at = dnn_append(told, at, text);
     }
     for (size_t i = 0; i < n; i++) {
         tell_one(dev, &ops[i], &outcomes[i], how);
@@ -337,15 +338,15 @@ static void tell(const struct device *dev, const struct device_attention *ops, c
                      attention_slides(&ops[i]) ? " in windows"
                      : ops[i].full             ? " in full rows"
                                                : "");
-            at = append(told, at, text);
+            at = dnn_append(told, at, text);
         }
-        at = append(told, at, how);
+        at = dnn_append(told, at, how);
         if (i == 0)
             memcpy(first, how, sizeof first);
     }
     if (dev->dnn && dev->dnn->n_attentions > 0) {
         snprintf(text, sizeof text, "; it took %s", process_format_bytes(bytes, taken));
-        append(told, at, text);
+        dnn_append(told, at, text);
     }
 }
 
@@ -362,14 +363,14 @@ void cuda_dnn_prepare(struct device *dev, const struct device_attention *ops, co
         dev->dnn->attentions = calloc(n, sizeof *dev->dnn->attentions);
     }
     if (!outcomes || (dev->dnn && !dev->dnn->attentions)) {
-        append(told, 0, "attention: our own kernels: there is no host memory for cuDNN");
+        dnn_append(told, 0, "attention: our own kernels: there is no host memory for cuDNN");
         free(outcomes);
         return;
     }
     for (size_t i = 0; i < n; i++)
-        outcomes[i] = prepare_attention(dev, &ops[i], ways[i]);
+        outcomes[i] = dnn_prepare_attention(dev, &ops[i], ways[i]);
     cudaMemGetInfo(&after, &total);
-    tell(dev, ops, outcomes, n, before > after ? before - after : 0, told);
+    dnn_tell(dev, ops, outcomes, n, before > after ? before - after : 0, told);
     free(outcomes);
 }
 
@@ -410,14 +411,14 @@ uint32_t cuda_dnn_convolution(unsigned index)
 /* What is prepared for this call; NULL: nothing. */
 static const struct dnn_attention *prepared(const struct device *dev, const struct device_attention *op)
 {
-    return dev->dnn && is_aligned(op) && attention_suits_library(dev->type, op) ? find(dev->dnn, op) : NULL;
+    return dev->dnn && dnn_is_aligned(op) && attention_suits_library(dev->type, op) ? dnn_find(dev->dnn, op) : NULL;
 }
 
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
 {
     const struct dnn_attention *a = prepared(dev, op);
 
-    return a && dnn_note(dev, run(dev->dnn, a, &a->forward, op, dev->queue.stream), "attention forward");
+    return a && dnn_note(dev, dnn_run(dev->dnn, a, &a->forward, op, dev->queue.stream), "attention forward");
 }
 
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op)
@@ -425,5 +426,5 @@ bool cuda_dnn_attention_backward(struct device *dev, const struct device_attenti
     const struct dnn_attention *a = prepared(dev, op);
 
     return a && a->backward.n > 0 &&
-           dnn_note(dev, run(dev->dnn, a, &a->backward, op, dev->queue.stream), "attention backward");
+           dnn_note(dev, dnn_run(dev->dnn, a, &a->backward, op, dev->queue.stream), "attention backward");
 }

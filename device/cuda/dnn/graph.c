@@ -4,7 +4,7 @@
 
 enum { ANONYMOUS = 100 /* first id of virtual tensors */ };
 
-static void *create(struct dnn_graph *g, enum dnn_descriptor kind)
+static void *graph_create(struct dnn_graph *g, enum dnn_descriptor kind)
 {
     void *descriptor = NULL;
 
@@ -16,8 +16,8 @@ static void *create(struct dnn_graph *g, enum dnn_descriptor kind)
     return descriptor;
 }
 
-static void set(struct dnn_graph *g, void *descriptor, enum dnn_attribute attribute, enum dnn_kind kind, int64_t n,
-                const void *elements)
+static void graph_set(struct dnn_graph *g, void *descriptor, enum dnn_attribute attribute, enum dnn_kind kind,
+                      int64_t n, const void *elements)
 {
     if (!g->status)
         g->status = g->api->set(descriptor, (int)attribute, (int)kind, n, elements);
@@ -26,7 +26,7 @@ static void set(struct dnn_graph *g, void *descriptor, enum dnn_attribute attrib
 static void set_one(struct dnn_graph *g, void *descriptor, enum dnn_attribute attribute, const void *other)
 {
     if (other)
-        set(g, descriptor, attribute, DNN_KIND_DESCRIPTOR, 1, &other);
+        graph_set(g, descriptor, attribute, DNN_KIND_DESCRIPTOR, 1, &other);
 }
 
 static void finalize(struct dnn_graph *g, void *descriptor)
@@ -35,7 +35,7 @@ static void finalize(struct dnn_graph *g, void *descriptor)
         g->status = g->api->finalize(descriptor);
 }
 
-static void add(struct dnn_graph *g, void *operation)
+static void graph_add(struct dnn_graph *g, void *operation)
 {
     assert(g->n_operations < DNN_MAX_OPERATIONS);
     finalize(g, operation);
@@ -46,17 +46,17 @@ void *dnn_add_array(struct dnn_graph *g, const struct dnn_array *a)
 {
     const int64_t alignment = a->type == DNN_INT32 ? 4 : 16; /* in memory only lengths are such, from any row on */
     const int64_t id = a->id == DNN_ANONYMOUS ? ANONYMOUS + (int64_t)g->n : a->id;
-    void *d = create(g, DNN_TENSOR);
+    void *d = graph_create(g, DNN_TENSOR);
 
-    set(g, d, DNN_TENSOR_TYPE, DNN_KIND_TYPE, 1, &a->type);
-    set(g, d, DNN_TENSOR_SHAPE, DNN_KIND_INT64, DNN_RANK, a->shape);
-    set(g, d, DNN_TENSOR_STRIDES, DNN_KIND_INT64, DNN_RANK, a->strides);
-    set(g, d, DNN_TENSOR_ID, DNN_KIND_INT64, 1, &id);
-    set(g, d, DNN_TENSOR_ALIGNMENT, DNN_KIND_INT64, 1, &alignment);
+    graph_set(g, d, DNN_TENSOR_TYPE, DNN_KIND_TYPE, 1, &a->type);
+    graph_set(g, d, DNN_TENSOR_SHAPE, DNN_KIND_INT64, DNN_RANK, a->shape);
+    graph_set(g, d, DNN_TENSOR_STRIDES, DNN_KIND_INT64, DNN_RANK, a->strides);
+    graph_set(g, d, DNN_TENSOR_ID, DNN_KIND_INT64, 1, &id);
+    graph_set(g, d, DNN_TENSOR_ALIGNMENT, DNN_KIND_INT64, 1, &alignment);
     if (a->is_virtual)
-        set(g, d, DNN_TENSOR_IS_VIRTUAL, DNN_KIND_BOOLEAN, 1, &a->is_virtual);
+        graph_set(g, d, DNN_TENSOR_IS_VIRTUAL, DNN_KIND_BOOLEAN, 1, &a->is_virtual);
     if (a->is_by_value)
-        set(g, d, DNN_TENSOR_IS_BY_VALUE, DNN_KIND_BOOLEAN, 1, &a->is_by_value);
+        graph_set(g, d, DNN_TENSOR_IS_BY_VALUE, DNN_KIND_BOOLEAN, 1, &a->is_by_value);
     finalize(g, d);
     return d;
 }
@@ -65,11 +65,11 @@ void dnn_add_matmul(struct dnn_graph *g, const void *a, const void *b, const voi
                     const struct dnn_matmul_lengths *lengths)
 {
     static const enum dnn_type precision = DNN_FP32;
-    void *mode = create(g, DNN_MATMUL);
-    set(g, mode, DNN_MATMUL_PRECISION, DNN_KIND_TYPE, 1, &precision);
+    void *mode = graph_create(g, DNN_MATMUL);
+    graph_set(g, mode, DNN_MATMUL_PRECISION, DNN_KIND_TYPE, 1, &precision);
     finalize(g, mode);
 
-    void *d = create(g, DNN_OPERATION_MATMUL);
+    void *d = graph_create(g, DNN_OPERATION_MATMUL);
     set_one(g, d, DNN_OPERATION_MATMUL_A, a);
     set_one(g, d, DNN_OPERATION_MATMUL_B, b);
     set_one(g, d, DNN_OPERATION_MATMUL_C, c);
@@ -77,41 +77,41 @@ void dnn_add_matmul(struct dnn_graph *g, const void *a, const void *b, const voi
     set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS, lengths->rows);
     set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS + 1, lengths->columns);
     set_one(g, d, DNN_OPERATION_MATMUL_LENGTHS + 2, lengths->inner);
-    add(g, d);
+    graph_add(g, d);
 }
 
 void dnn_add_pointwise(struct dnn_graph *g, const struct dnn_pointwise_operation *p)
 {
     const enum dnn_type precision = p->mode >= DNN_GREATER && p->mode <= DNN_AND ? DNN_BOOLEAN : DNN_FP32;
-    void *mode = create(g, DNN_POINTWISE);
-    set(g, mode, DNN_POINTWISE_MODE, DNN_KIND_POINTWISE, 1, &p->mode);
-    set(g, mode, DNN_POINTWISE_PRECISION, DNN_KIND_TYPE, 1, &precision);
+    void *mode = graph_create(g, DNN_POINTWISE);
+    graph_set(g, mode, DNN_POINTWISE_MODE, DNN_KIND_POINTWISE, 1, &p->mode);
+    graph_set(g, mode, DNN_POINTWISE_PRECISION, DNN_KIND_TYPE, 1, &precision);
     if (p->mode == DNN_INDEX)
-        set(g, mode, DNN_POINTWISE_AXIS, DNN_KIND_INT64, 1, &p->axis);
+        graph_set(g, mode, DNN_POINTWISE_AXIS, DNN_KIND_INT64, 1, &p->axis);
     finalize(g, mode);
 
-    void *d = create(g, DNN_OPERATION_POINTWISE);
+    void *d = graph_create(g, DNN_OPERATION_POINTWISE);
     set_one(g, d, DNN_OPERATION_POINTWISE_MODE, mode);
     set_one(g, d, DNN_OPERATION_POINTWISE_X, p->x);
     set_one(g, d, DNN_OPERATION_POINTWISE_B, p->b);
     set_one(g, d, DNN_OPERATION_POINTWISE_T, p->t);
     set_one(g, d, DNN_OPERATION_POINTWISE_Y, p->y);
-    add(g, d);
+    graph_add(g, d);
 }
 
 void dnn_add_reduction(struct dnn_graph *g, enum dnn_reduction reduction, const void *x, const void *y)
 {
     static const enum dnn_type precision = DNN_FP32;
-    void *mode = create(g, DNN_REDUCTION);
-    set(g, mode, DNN_REDUCTION_OPERATOR, DNN_KIND_REDUCTION, 1, &reduction);
-    set(g, mode, DNN_REDUCTION_PRECISION, DNN_KIND_TYPE, 1, &precision);
+    void *mode = graph_create(g, DNN_REDUCTION);
+    graph_set(g, mode, DNN_REDUCTION_OPERATOR, DNN_KIND_REDUCTION, 1, &reduction);
+    graph_set(g, mode, DNN_REDUCTION_PRECISION, DNN_KIND_TYPE, 1, &precision);
     finalize(g, mode);
 
-    void *d = create(g, DNN_OPERATION_REDUCTION);
+    void *d = graph_create(g, DNN_OPERATION_REDUCTION);
     set_one(g, d, DNN_OPERATION_REDUCTION_X, x);
     set_one(g, d, DNN_OPERATION_REDUCTION_Y, y);
     set_one(g, d, DNN_OPERATION_REDUCTION_MODE, mode);
-    add(g, d);
+    graph_add(g, d);
 }
 
 void dnn_add_convolution(struct dnn_graph *g, enum dnn_descriptor operation, const struct image_window *window,
@@ -127,42 +127,42 @@ void dnn_add_convolution(struct dnn_graph *g, enum dnn_descriptor operation, con
                                      : operation == DNN_OPERATION_CONVOLUTION_INPUT
                                          ? DNN_OPERATION_CONVOLUTION_INPUT_ALPHA
                                          : DNN_OPERATION_CONVOLUTION_WEIGHTS_ALPHA;
-    void *mode = create(g, DNN_CONVOLUTION);
-    set(g, mode, DNN_CONVOLUTION_PRECISION, DNN_KIND_TYPE, 1, &precision);
-    set(g, mode, DNN_CONVOLUTION_MODE, DNN_KIND_CONVOLUTION, 1, &correlation);
-    set(g, mode, DNN_CONVOLUTION_DIMENSIONS, DNN_KIND_INT64, 1, &dimensions);
-    set(g, mode, DNN_CONVOLUTION_DILATIONS, DNN_KIND_INT64, 2, one);
-    set(g, mode, DNN_CONVOLUTION_STRIDES, DNN_KIND_INT64, 2, stride);
-    set(g, mode, DNN_CONVOLUTION_PADDING_BEFORE, DNN_KIND_INT64, 2, padding);
-    set(g, mode, DNN_CONVOLUTION_PADDING_AFTER, DNN_KIND_INT64, 2, padding);
+    void *mode = graph_create(g, DNN_CONVOLUTION);
+    graph_set(g, mode, DNN_CONVOLUTION_PRECISION, DNN_KIND_TYPE, 1, &precision);
+    graph_set(g, mode, DNN_CONVOLUTION_MODE, DNN_KIND_CONVOLUTION, 1, &correlation);
+    graph_set(g, mode, DNN_CONVOLUTION_DIMENSIONS, DNN_KIND_INT64, 1, &dimensions);
+    graph_set(g, mode, DNN_CONVOLUTION_DILATIONS, DNN_KIND_INT64, 2, one);
+    graph_set(g, mode, DNN_CONVOLUTION_STRIDES, DNN_KIND_INT64, 2, stride);
+    graph_set(g, mode, DNN_CONVOLUTION_PADDING_BEFORE, DNN_KIND_INT64, 2, padding);
+    graph_set(g, mode, DNN_CONVOLUTION_PADDING_AFTER, DNN_KIND_INT64, 2, padding);
     finalize(g, mode);
 
-    void *d = create(g, operation);
-    set(g, d, first, DNN_KIND_FP32, 1, &alpha);
-    set(g, d, first + 1, DNN_KIND_FP32, 1, &beta);
+    void *d = graph_create(g, operation);
+    graph_set(g, d, first, DNN_KIND_FP32, 1, &alpha);
+    graph_set(g, d, first + 1, DNN_KIND_FP32, 1, &beta);
     set_one(g, d, first + 2, mode);
     set_one(g, d, first + 3, w);
     set_one(g, d, first + 4, x);
     set_one(g, d, first + 5, y);
-    add(g, d);
+    graph_add(g, d);
 }
 
 void dnn_add_view(struct dnn_graph *g, const void *x, const void *y)
 {
-    void *d = create(g, DNN_OPERATION_RESHAPE);
+    void *d = graph_create(g, DNN_OPERATION_RESHAPE);
 
     set_one(g, d, DNN_OPERATION_RESHAPE_X, x);
     set_one(g, d, DNN_OPERATION_RESHAPE_Y, y);
-    add(g, d);
+    graph_add(g, d);
 }
 
 bool dnn_graph_finish(struct dnn_graph *g, void *handle)
 {
-    void *graph = create(g, DNN_GRAPH);
+    void *graph = graph_create(g, DNN_GRAPH);
 
-    set(g, graph, DNN_GRAPH_OPERATIONS, DNN_KIND_DESCRIPTOR, (int64_t)g->n_operations, g->operations);
+    graph_set(g, graph, DNN_GRAPH_OPERATIONS, DNN_KIND_DESCRIPTOR, (int64_t)g->n_operations, g->operations);
     if (handle)
-        set(g, graph, DNN_GRAPH_HANDLE, DNN_KIND_HANDLE, 1, &handle);
+        graph_set(g, graph, DNN_GRAPH_HANDLE, DNN_KIND_HANDLE, 1, &handle);
     finalize(g, graph);
     g->graph = graph;
     return g->status == 0;
@@ -181,11 +181,11 @@ static bool is_barred(int note)
     return note != DNN_NOTE_TENSOR_CORE && note != DNN_NOTE_KEEPS_NAN;
 }
 
-static bool is_exact(struct dnn_graph *g, void *config)
+static bool graph_is_exact(struct dnn_graph *g, void *config)
 {
     int64_t n = 0;
     int notes[DNN_NOTES];
-    void *engine = create(g, DNN_ENGINE);
+    void *engine = graph_create(g, DNN_ENGINE);
     int status = g->status ? g->status : g->api->get(config, DNN_CONFIG_ENGINE, DNN_KIND_DESCRIPTOR, 1, &n, &engine);
 
     if (!status)
@@ -199,20 +199,20 @@ static bool is_exact(struct dnn_graph *g, void *config)
 unsigned dnn_graph_configs(struct dnn_graph *g, void *properties, void *configs[DNN_MAX_CONFIGS])
 {
     static const int mode = DNN_HEURISTICS_A;
-    void *heuristics = create(g, DNN_HEURISTICS), *found[DNN_MAX_CONFIGS];
+    void *heuristics = graph_create(g, DNN_HEURISTICS), *found[DNN_MAX_CONFIGS];
     int64_t n = 0;
     unsigned n_kept = 0;
 
     set_one(g, heuristics, DNN_HEURISTICS_GRAPH, g->graph);
-    set(g, heuristics, DNN_HEURISTICS_MODE, DNN_KIND_HEURISTICS, 1, &mode);
+    graph_set(g, heuristics, DNN_HEURISTICS_MODE, DNN_KIND_HEURISTICS, 1, &mode);
     set_one(g, heuristics, DNN_HEURISTICS_PROPERTIES, properties);
     finalize(g, heuristics);
     for (unsigned i = 0; i < DNN_MAX_CONFIGS; i++)
-        found[i] = create(g, DNN_ENGINE_CONFIG);
+        found[i] = graph_create(g, DNN_ENGINE_CONFIG);
     if (!g->status)
         g->status = g->api->get(heuristics, DNN_HEURISTICS_RESULTS, DNN_KIND_DESCRIPTOR, DNN_MAX_CONFIGS, &n, found);
     for (int64_t i = 0; !g->status && i < n && i < DNN_MAX_CONFIGS; i++)
-        if (is_exact(g, found[i]))
+        if (graph_is_exact(g, found[i]))
             configs[n_kept++] = found[i];
     return n_kept;
 }
@@ -220,21 +220,21 @@ unsigned dnn_graph_configs(struct dnn_graph *g, void *properties, void *configs[
 void *dnn_graph_config(struct dnn_graph *g, int64_t index, void *properties, const struct dnn_choice *choices,
                        unsigned n)
 {
-    void *engine = create(g, DNN_ENGINE), *knobs[DNN_MAX_KNOBS];
+    void *engine = graph_create(g, DNN_ENGINE), *knobs[DNN_MAX_KNOBS];
 
     set_one(g, engine, DNN_ENGINE_GRAPH, g->graph);
-    set(g, engine, DNN_ENGINE_INDEX, DNN_KIND_INT64, 1, &index);
+    graph_set(g, engine, DNN_ENGINE_INDEX, DNN_KIND_INT64, 1, &index);
     set_one(g, engine, DNN_ENGINE_PROPERTIES, properties);
     finalize(g, engine);
     for (unsigned i = 0; i < n; i++) {
-        knobs[i] = create(g, DNN_KNOB_CHOICE);
-        set(g, knobs[i], DNN_KNOB, DNN_KIND_KNOB, 1, &choices[i].knob);
-        set(g, knobs[i], DNN_KNOB_VALUE, DNN_KIND_INT64, 1, &choices[i].value);
+        knobs[i] = graph_create(g, DNN_KNOB_CHOICE);
+        graph_set(g, knobs[i], DNN_KNOB, DNN_KIND_KNOB, 1, &choices[i].knob);
+        graph_set(g, knobs[i], DNN_KNOB_VALUE, DNN_KIND_INT64, 1, &choices[i].value);
         finalize(g, knobs[i]);
     }
-    void *config = create(g, DNN_ENGINE_CONFIG);
+    void *config = graph_create(g, DNN_ENGINE_CONFIG);
     set_one(g, config, DNN_CONFIG_ENGINE, engine);
-    set(g, config, DNN_CONFIG_KNOBS, DNN_KIND_DESCRIPTOR, n, knobs);
+    graph_set(g, config, DNN_CONFIG_KNOBS, DNN_KIND_DESCRIPTOR, n, knobs);
     finalize(g, config);
     return g->status ? NULL : config;
 }

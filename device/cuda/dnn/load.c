@@ -21,7 +21,7 @@ static const char graph[] = "libcudnn_graph.so.9";
 static const char *const beside[] = {"libcudnn_engines_runtime_compiled.so.9", "libcudnn_engines_tensor_ir.so.9",
                                      "libcudnn_engines_precompiled.so.9", "libcudnn_heuristic.so.9"};
 
-static size_t number_of(void *library, const char *name)
+static size_t load_number_of(void *library, const char *name)
 {
     void *symbol = library ? dlsym(library, name) : NULL;
     size_t (*number)(void);
@@ -35,7 +35,8 @@ static size_t number_of(void *library, const char *name)
 static size_t version_at(const char *path)
 {
     void *library = dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_LOCAL);
-    const size_t cuda = number_of(library, "cudnnGetCudartVersion"), version = number_of(library, "cudnnGetVersion");
+    const size_t cuda = load_number_of(library, "cudnnGetCudartVersion"),
+                 version = load_number_of(library, "cudnnGetVersion");
 
     if (library)
         dlclose(library);

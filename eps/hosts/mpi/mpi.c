@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void free_all(struct hosts *hosts)
+static void mpi_free_all(struct hosts *hosts)
 {
     for (uint32_t h = 0; hosts->peers && h < hosts->n; h++)
         free(hosts->peers[h].slots);
@@ -50,7 +50,7 @@ static unsigned grace_s_mpi(const struct hosts *hosts)
 }
 
 /* Waits for the thread to leave a phase. */
-static enum phase await(struct hosts *hosts, enum phase phase)
+static enum phase mpi_await(struct hosts *hosts, enum phase phase)
 {
     while (hosts->phase == phase)
         pthread_cond_wait(&hosts->done, &hosts->lock);
@@ -67,7 +67,7 @@ static void close_mpi(struct hosts *hosts)
     pthread_cond_signal(&hosts->work);
     pthread_mutex_unlock(&hosts->lock);
     pthread_join(hosts->thread, NULL);
-    free_all(hosts);
+    mpi_free_all(hosts);
 }
 
 static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct error *err)
@@ -91,11 +91,11 @@ static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct erro
     pthread_condattr_destroy(&monotonic);
     const int rc = thread_begin(&hosts->thread, hosts_mpi_run, hosts);
     if (rc) {
-        free_all(hosts);
+        mpi_free_all(hosts);
         return error_set(err, rc, "no thread for MPI: %s", strerror(-rc));
     }
     pthread_mutex_lock(&hosts->lock);
-    const enum phase phase = await(hosts, PHASE_OPENING);
+    const enum phase phase = mpi_await(hosts, PHASE_OPENING);
     pthread_mutex_unlock(&hosts->lock);
     if (phase == PHASE_FAILED) {
         if (err)
@@ -110,7 +110,7 @@ static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct erro
 }
 
 /* Each bound is that of the protocol: what may be under way at once. */
-static int allocate(struct hosts *hosts)
+static int mpi_allocate(struct hosts *hosts)
 {
     const size_t others = hosts->n - 1, n_slots = hosts->options.n_slots;
 
@@ -136,21 +136,21 @@ static int start_mpi(struct hosts *hosts, const struct hosts_options *options, s
     hosts->options = *options;
     if (options->slot_bytes > INT_MAX)
         rc = error_set(&hosts->err, -EINVAL, "a slot of %zu bytes is larger than an MPI message", options->slot_bytes);
-    else if (allocate(hosts))
+    else if (mpi_allocate(hosts))
         rc = error_set(&hosts->err, -ENOMEM, "no memory for messages to %u hosts", hosts->n - 1);
     hosts->is_ready = !rc; /* the others, who wait, are told */
     pthread_mutex_lock(&hosts->lock);
     assert(hosts->phase == PHASE_OPEN);
     hosts->phase = PHASE_STARTING;
     pthread_cond_signal(&hosts->work);
-    const enum phase phase = await(hosts, PHASE_STARTING);
+    const enum phase phase = mpi_await(hosts, PHASE_STARTING);
     pthread_mutex_unlock(&hosts->lock);
     if (phase == PHASE_FAILED && err)
         *err = hosts->err;
     return phase != PHASE_FAILED ? 0 : rc ? rc : -EINVAL;
 }
 
-static struct command *add(struct hosts *hosts, enum frame_kind kind, uint32_t host, uint32_t number)
+static struct command *mpi_add(struct hosts *hosts, enum frame_kind kind, uint32_t host, uint32_t number)
 {
     struct command *const c = ring_push(&hosts->commands);
 
@@ -161,7 +161,7 @@ static struct command *add(struct hosts *hosts, enum frame_kind kind, uint32_t h
     return c;
 }
 
-static void attach(struct command *c, const void *message, size_t bytes)
+static void mpi_attach(struct command *c, const void *message, size_t bytes)
 {
     assert(bytes <= HOSTS_MESSAGE_BYTES);
     if (bytes)
@@ -187,7 +187,7 @@ static int send_mpi(struct hosts *hosts, uint32_t to, const void *message, size_
         rc = -EAGAIN;
     } else if (peer) {
         peer->window--;
-        attach(add(hosts, FRAME_MESSAGE, to, 0), message, bytes);
+        mpi_attach(mpi_add(hosts, FRAME_MESSAGE, to, 0), message, bytes);
     }
     pthread_mutex_unlock(&hosts->lock);
     return rc;
@@ -201,8 +201,8 @@ static int send_slice_mpi(struct hosts *hosts, uint32_t to, uint32_t slot, const
     if (peer) {
         assert(slot < hosts->options.n_slots && bytes <= hosts->options.slot_bytes && !peer->slots[slot].out);
         peer->slots[slot].out = true;
-        struct command *const c = add(hosts, FRAME_SLICE, to, slot);
-        attach(c, message, message_bytes);
+        struct command *const c = mpi_add(hosts, FRAME_SLICE, to, slot);
+        mpi_attach(c, message, message_bytes);
         c->data = data;
         c->bytes = bytes;
     }
@@ -217,7 +217,7 @@ static int free_slot_mpi(struct hosts *hosts, uint32_t from, uint32_t slot)
     if (peer) {
         assert(slot < hosts->options.n_slots && peer->slots[slot].in == SLOT_TAKEN);
         peer->slots[slot].in = SLOT_FREE;
-        add(hosts, FRAME_FREED, from, slot);
+        mpi_add(hosts, FRAME_FREED, from, slot);
     }
     pthread_mutex_unlock(&hosts->lock);
     return peer ? 0 : -EIO;
@@ -240,7 +240,7 @@ static int fetch_mpi(struct hosts *hosts, uint32_t from, uint32_t region, uint64
         assert(bytes > 0 && bytes <= INT_MAX && region < HOSTS_REGIONS);
         assert(hosts->n_fetches < HOSTS_FETCHES);
         hosts->n_fetches++;
-        struct command *const c = add(hosts, FRAME_FETCH, from, 0);
+        struct command *const c = mpi_add(hosts, FRAME_FETCH, from, 0);
         wire_put(c->message, offset, 8);
         wire_put(c->message + 8, region, 4);
         c->message_bytes = FETCH_BYTES;
@@ -260,7 +260,7 @@ static bool next_mpi(struct hosts *hosts, struct hosts_event *event)
     if (found && event->kind == HOSTS_MESSAGE && ++hosts->peers[event->host].taken == HOSTS_WINDOW / 2) {
         hosts->peers[event->host].taken = 0;
         if (!hosts->lost)
-            add(hosts, FRAME_CREDIT, event->host, HOSTS_WINDOW / 2);
+            mpi_add(hosts, FRAME_CREDIT, event->host, HOSTS_WINDOW / 2);
     }
     if (found && event->kind == HOSTS_SLICE)
         hosts->peers[event->host].slots[event->slot].in = SLOT_TAKEN;

@@ -55,7 +55,7 @@ struct progress {
     bool ended;      /* nothing more can be done */
 };
 
-static double now_ms(void)
+static double progress_now_ms(void)
 {
     struct timespec t;
 
@@ -68,7 +68,7 @@ static void notify(struct hosts *hosts)
     hosts->options.notify(hosts->options.data);
 }
 
-static struct hosts_event *push(struct hosts *hosts, enum hosts_event_kind kind, uint32_t host, uint32_t slot)
+static struct hosts_event *progress_push(struct hosts *hosts, enum hosts_event_kind kind, uint32_t host, uint32_t slot)
 {
     struct hosts_event *const event = ring_push(&hosts->events);
 
@@ -134,7 +134,7 @@ static void lose(struct progress *p, uint32_t host, const char *format, ...)
     if (first) {
         hosts->lost = true;
         error_set(&hosts->err, -EIO, "%s", text);
-        push(hosts, HOSTS_LOST, host, 0)->why = hosts->err.text;
+        progress_push(hosts, HOSTS_LOST, host, 0)->why = hosts->err.text;
     }
     pthread_mutex_unlock(&hosts->lock);
     if (!first)
@@ -219,9 +219,9 @@ static void finish(struct progress *p, const struct transfer *t)
         if (!hosts->lost && t->kind == TRANSFER_SLICE) {
             struct peer_slot *const slot = &hosts->peers[t->host].slots[t->slot];
             slot->in = SLOT_ARRIVED;
-            *push(hosts, HOSTS_SLICE, t->host, t->slot) = slot->event;
+            *progress_push(hosts, HOSTS_SLICE, t->host, t->slot) = slot->event;
         } else if (!hosts->lost) {
-            push(hosts, HOSTS_FETCHED, t->host, 0)->token = t->token;
+            progress_push(hosts, HOSTS_FETCHED, t->host, 0)->token = t->token;
         }
         pthread_mutex_unlock(&hosts->lock);
         notify(hosts);
@@ -261,8 +261,8 @@ static bool test_transfers(struct progress *p)
 }
 
 /* A slice is announced: its receive is posted, into the slot. Returns why the announcement is refused. */
-static const char *announce(struct progress *p, uint32_t from, uint32_t slot, uint64_t bytes, const uint8_t *message,
-                            size_t message_bytes)
+static const char *progress_announce(struct progress *p, uint32_t from, uint32_t slot, uint64_t bytes,
+                                     const uint8_t *message, size_t message_bytes)
 {
     struct hosts *const hosts = p->hosts;
     const struct hosts_options *const o = &hosts->options;
@@ -293,8 +293,8 @@ static const char *announce(struct progress *p, uint32_t from, uint32_t slot, ui
 }
 
 /* Another host wants some of what this one exposes. Returns why not. */
-static const char *serve(struct progress *p, uint32_t from, uint32_t slot, uint64_t bytes, const uint8_t *message,
-                         size_t message_bytes)
+static const char *progress_serve(struct progress *p, uint32_t from, uint32_t slot, uint64_t bytes,
+                                  const uint8_t *message, size_t message_bytes)
 {
     struct hosts *const hosts = p->hosts;
 
@@ -312,13 +312,13 @@ static const char *serve(struct progress *p, uint32_t from, uint32_t slot, uint6
 }
 
 /* Under the lock: events of a frame without a slice. Returns why the frame is refused. */
-static const char *take_frame(struct hosts *hosts, uint32_t from, enum frame_kind kind, uint32_t number,
-                              const uint8_t *message, size_t message_bytes)
+static const char *progress_take_frame(struct hosts *hosts, uint32_t from, enum frame_kind kind, uint32_t number,
+                                       const uint8_t *message, size_t message_bytes)
 {
     struct peer *const peer = &hosts->peers[from];
 
     if (kind == FRAME_MESSAGE) {
-        struct hosts_event *const event = push(hosts, HOSTS_MESSAGE, from, 0);
+        struct hosts_event *const event = progress_push(hosts, HOSTS_MESSAGE, from, 0);
         event->message_bytes = message_bytes;
         memcpy(event->message, message, message_bytes);
     } else if (kind == FRAME_CREDIT) {
@@ -327,13 +327,13 @@ static const char *take_frame(struct hosts *hosts, uint32_t from, enum frame_kin
         peer->window += number;
         if (peer->is_short) {
             peer->is_short = false;
-            push(hosts, HOSTS_ROOM, from, 0);
+            progress_push(hosts, HOSTS_ROOM, from, 0);
         }
     } else if (kind == FRAME_FREED) {
         if (number >= hosts->options.n_slots || !peer->slots[number].out)
             return "that a slot is free which was not in use";
         peer->slots[number].out = false;
-        push(hosts, HOSTS_FREED, from, number);
+        progress_push(hosts, HOSTS_FREED, from, number);
     } else if (kind == FRAME_BYE) {
         peer->bye = true;
     }
@@ -358,12 +358,13 @@ static void handle(struct progress *p, uint32_t from, const uint8_t *frame, size
         const uint8_t *const message = frame + FRAME_HEADER_BYTES;
         const uint64_t n = wire_get(frame + 8, 8);
         if (kind == FRAME_SLICE) {
-            why = announce(p, from, number, n, message, message_bytes);
+            why = progress_announce(p, from, number, n, message, message_bytes);
         } else if (kind == FRAME_FETCH) {
-            why = serve(p, from, number, n, message, message_bytes);
+            why = progress_serve(p, from, number, n, message, message_bytes);
         } else {
             pthread_mutex_lock(&hosts->lock);
-            why = hosts->lost ? NULL : take_frame(hosts, from, (enum frame_kind)kind, number, message, message_bytes);
+            why = hosts->lost ? NULL
+                              : progress_take_frame(hosts, from, (enum frame_kind)kind, number, message, message_bytes);
             pthread_mutex_unlock(&hosts->lock);
             notify(hosts);
         }
@@ -399,10 +400,10 @@ static bool test_frames(struct progress *p)
 
 /* ---- silence ----------------------------------------------------------------------------------------------------- */
 
-static void watch(struct progress *p)
+static void progress_watch(struct progress *p)
 {
     struct hosts *const hosts = p->hosts;
-    const double now = now_ms(), passed = now - p->last_ms, limit = hosts->options.silence_ms;
+    const double now = progress_now_ms(), passed = now - p->last_ms, limit = hosts->options.silence_ms;
     const uint32_t before = (hosts->host + hosts->n - 1) % hosts->n, after = (hosts->host + 1) % hosts->n;
 
     p->last_ms = now;
@@ -421,7 +422,7 @@ static void watch(struct progress *p)
 
 /* ---- the thread's life ------------------------------------------------------------------------------------------- */
 
-static bool join(struct progress *p)
+static bool progress_join(struct progress *p)
 {
     struct hosts *const hosts = p->hosts;
     int level, rank = 0, n = 0;
@@ -441,7 +442,7 @@ static bool join(struct progress *p)
     return true;
 }
 
-static int allocate(struct progress *p)
+static int progress_allocate(struct progress *p)
 {
     const int others = (int)p->hosts->n - 1, n_slots = (int)p->hosts->options.n_slots;
 
@@ -461,11 +462,11 @@ static int allocate(struct progress *p)
 }
 
 /* All hosts agree whether they can start: so none waits for one that cannot. */
-static bool meet(struct progress *p)
+static bool progress_meet(struct progress *p)
 {
     struct hosts *const hosts = p->hosts;
     const struct hosts_options *const o = &hosts->options;
-    const bool ready = hosts->is_ready && allocate(p) == 0;
+    const bool ready = hosts->is_ready && progress_allocate(p) == 0;
     uint64_t mine[3] = {ready, o->n_slots, o->slot_bytes};
     uint64_t *const all = calloc(hosts->n, sizeof mine);
     bool can_all = all != NULL, same = true;
@@ -494,25 +495,25 @@ static bool meet(struct progress *p)
 }
 
 /* Until all hosts have said goodbye, or one is lost. */
-static void run(struct progress *p)
+static void progress_run(struct progress *p)
 {
     struct hosts *const hosts = p->hosts;
     bool said = false;
     unsigned idle = 0;
     double farewell_ms = 0;
 
-    p->last_ms = now_ms();
+    p->last_ms = progress_now_ms();
     for (;;) {
         bool busy = obey_all(p);
         busy |= test_transfers(p);
         busy |= test_frames(p);
-        watch(p);
+        progress_watch(p);
         pthread_mutex_lock(&hosts->lock);
         const bool closing = hosts->phase == PHASE_CLOSING, lost = hosts->lost, waiting = hosts->commands.n > 0;
         pthread_mutex_unlock(&hosts->lock);
         if (lost) { /* the others are told; then nothing more */
-            farewell_ms = farewell_ms > 0 ? farewell_ms : now_ms();
-            if (p->n_pool == p->room || now_ms() - farewell_ms > FAREWELL_MS)
+            farewell_ms = farewell_ms > 0 ? farewell_ms : progress_now_ms();
+            if (p->n_pool == p->room || progress_now_ms() - farewell_ms > FAREWELL_MS)
                 return;
         } else if (closing && !waiting && !said) {
             said = true;
@@ -531,7 +532,7 @@ static void run(struct progress *p)
     }
 }
 
-static void leave(struct progress *p)
+static void progress_leave(struct progress *p)
 {
     for (unsigned i = 0; i < N_RECEIVES; i++) {
         MPI_Cancel(&p->receives[i]);
@@ -547,7 +548,7 @@ void *hosts_mpi_run(void *arg)
     struct progress *const p = calloc(1, sizeof *p);
 
     prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0); /* sleeps of microseconds */
-    if (!p || (p->hosts = hosts, !join(p))) {
+    if (!p || (p->hosts = hosts, !progress_join(p))) {
         free(p);
         hosts_mpi_enter(hosts, PHASE_FAILED);
         return NULL;
@@ -559,15 +560,15 @@ void *hosts_mpi_run(void *arg)
         pthread_cond_wait(&hosts->work, &hosts->lock);
     const bool starts = hosts->phase == PHASE_STARTING;
     pthread_mutex_unlock(&hosts->lock);
-    if (starts && !meet(p)) {
+    if (starts && !progress_meet(p)) {
         MPI_Comm_free(&p->comm);
         MPI_Finalize(); /* all fail alike */
         hosts_mpi_enter(hosts, PHASE_FAILED);
     } else if (starts) {
         hosts_mpi_enter(hosts, PHASE_RUNNING);
-        run(p);
+        progress_run(p);
         if (!hosts->lost) /* set by this thread alone */
-            leave(p);
+            progress_leave(p);
     }
     const bool in_use = starts && hosts->lost; /* by MPI, which was not told to stop */
     if (!in_use) {

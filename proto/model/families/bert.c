@@ -6,12 +6,12 @@ static const char *const architectures[] = {"BertForMaskedLM", NULL};
 
 static const struct family_key keys[] = {ENCODER_KEYS, {0}};
 
-static void complete(struct model_config *c)
+static void bert_complete(struct model_config *c)
 {
     encoder_complete(c, 0);
 }
 
-static void write_head(struct program *p, const struct model_config *c)
+static void bert_write_head(struct program *p, const struct model_config *c)
 {
     static const struct encoder_head names = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
                                               "cls.predictions.bias"};
@@ -22,7 +22,7 @@ static void write_head(struct program *p, const struct model_config *c)
 static const struct family_layer layers[] = {
     {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
     {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
-    {MODEL_SINGLE, "cls.predictions", .bare = true, .write = write_head},
+    {MODEL_SINGLE, "cls.predictions", .bare = true, .write = bert_write_head},
     {0},
 };
 
@@ -53,7 +53,7 @@ const struct family family_bert = {
     ENCODER_DEFAULTS(family_bert),
     .end_token = FAMILY_NO_TOKEN,
     .padding = 0,
-    .complete = complete,
+    .complete = bert_complete,
     .prefix = "bert.",
     .layers = layers,
     .logits = "cls.predictions.decoder",

@@ -53,7 +53,7 @@ static const struct family_key keys[] = {
 };
 
 /* As fairseq draws tables. */
-static void complete(struct model_config *c)
+static void dynamic_conv_complete(struct model_config *c)
 {
     c->initializer_range = (float)(1 / sqrt((double)c->width));
     c->n_layers = dynamic_conv_of(c)->n_encoder + dynamic_conv_of(c)->n_decoder;
@@ -62,7 +62,7 @@ static void complete(struct model_config *c)
 /* ---- kinds of blocks: one for each size of kernel in a stack ---- */
 
 /* The index of a block's kernel among the different ones, in the order in which blocks have them. */
-static uint32_t kind_of(const struct config_kernels *kernels, uint32_t block)
+static uint32_t dynamic_conv_kind_of(const struct config_kernels *kernels, uint32_t block)
 {
     bool seen[UINT8_MAX + 1] = {false};
     uint32_t kind = 0;
@@ -78,20 +78,20 @@ static uint32_t kind_of(const struct config_kernels *kernels, uint32_t block)
 static uint32_t taps_of(const struct config_kernels *kernels, uint32_t kind)
 {
     for (uint32_t i = 0; i < kernels->n; i++)
-        if (kind_of(kernels, i) == kind)
+        if (dynamic_conv_kind_of(kernels, i) == kind)
             return kernels->taps[i];
     return kernels->taps[0];
 }
 
-static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
+static uint32_t dynamic_conv_kind_of_block(const struct model_config *c, uint32_t index)
 {
     const struct dynamic_conv_config *d = dynamic_conv_of(c);
 
-    return index < d->n_encoder ? kind_of(&d->encoder, index)
-                                : DYNAMIC_CONV_KINDS + kind_of(&d->decoder, index - d->n_encoder);
+    return index < d->n_encoder ? dynamic_conv_kind_of(&d->encoder, index)
+                                : DYNAMIC_CONV_KINDS + dynamic_conv_kind_of(&d->decoder, index - d->n_encoder);
 }
 
-static uint32_t number_of_block(const struct model_config *c, uint32_t index)
+static uint32_t dynamic_conv_number_of_block(const struct model_config *c, uint32_t index)
 {
     return index < dynamic_conv_of(c)->n_encoder ? index : index - dynamic_conv_of(c)->n_encoder;
 }
@@ -104,7 +104,7 @@ static int check_kernels(const struct config_kernels *kernels, const char *stack
         return error_set(err, -EINVAL, "%s_kernel_sizes has %u entries: it must have one for each of %u %s_layers",
                          stack, kernels->n, n_blocks, stack);
     for (uint32_t i = 0; i < n_blocks; i++)
-        if (kind_of(kernels, i) >= DYNAMIC_CONV_KINDS)
+        if (dynamic_conv_kind_of(kernels, i) >= DYNAMIC_CONV_KINDS)
             return error_set(err, -EINVAL, "%s_kernel_sizes has more than %d different sizes: use fewer", stack,
                              DYNAMIC_CONV_KINDS);
     return 0;
@@ -123,7 +123,7 @@ static int check_odd(const struct config_kernels *kernels, struct error *err)
     return 0;
 }
 
-static int check(const struct model_config *c, struct error *err)
+static int dynamic_conv_check(const struct model_config *c, struct error *err)
 {
     const struct dynamic_conv_config *d = dynamic_conv_of(c);
 
@@ -155,20 +155,20 @@ static float embedding_scale(const struct model_config *c)
 }
 
 /* Glorot & Bengio's deviation, AISTATS 2010. */
-static struct program_linear_options linear_of(uint64_t in, uint64_t out, bool bias)
+static struct program_linear_options dynamic_conv_linear_of(uint64_t in, uint64_t out, bool bias)
 {
     return (
         struct program_linear_options){.deviation = (float)sqrt(2 / (double)(in + out)), .bias = bias, .out_in = true};
 }
 
-static int map(struct program *p, int x, const char *stem, uint32_t in, uint32_t out)
+static int dynamic_conv_map(struct program *p, int x, const char *stem, uint32_t in, uint32_t out)
 {
-    const struct program_linear_options linear = linear_of(in, out, true);
+    const struct program_linear_options linear = dynamic_conv_linear_of(in, out, true);
 
     return program_linear(p, x, stem, out, &linear);
 }
 
-static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
+static struct program_dropout dynamic_conv_dropout_of(const struct model_config *c, enum random_site site)
 {
     return (struct program_dropout){.p = dynamic_conv_of(c)->dropout, .site = site};
 }
@@ -178,67 +178,71 @@ static int add_normed(struct program *p, int x, int y, const char *stem, const s
                       enum random_site site)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
-    const struct program_dropout after = dropout_of(c, site);
+    const struct program_dropout after = dynamic_conv_dropout_of(c, site);
 
     return program_norm(p, program_add(p, x, y, &after), stem, &norm);
 }
 
 static void write_positions(struct program *p, const struct model_config *c)
 {
-    const struct program_dropout of_target = dropout_of(c, RANDOM_DROPOUT_EMBEDDING),
-                                 of_source = dropout_of(c, RANDOM_DROPOUT_SOURCE);
+    const struct program_dropout of_target = dynamic_conv_dropout_of(c, RANDOM_DROPOUT_EMBEDDING),
+                                 of_source = dynamic_conv_dropout_of(c, RANDOM_DROPOUT_SOURCE);
     const int x = program_begin(p, c->width);
 
     program_output(p, "", program_drop(p, program_sinusoid(p, program_take(p, x, PROGRAM_TARGET)), &of_target));
     program_output(p, "source", program_drop(p, program_sinusoid(p, program_take(p, x, PROGRAM_SOURCE)), &of_source));
 }
 
-static int convolve(struct program *p, int x, const struct model_config *c, uint32_t n_taps, bool causal)
+static int families_dynamic_conv_convolve(struct program *p, int x, const struct model_config *c, uint32_t n_taps,
+                                          bool causal)
 {
     const uint32_t width = c->width, inner = dynamic_conv_of(c)->gated ? 2 * width : width;
-    const struct program_linear_options of_scores = linear_of(width, c->n_heads * n_taps, false);
+    const struct program_linear_options of_scores = dynamic_conv_linear_of(width, c->n_heads * n_taps, false);
     const struct program_dynamic_conv_options conv = {.n_heads = c->n_heads,
                                                       .n_taps = n_taps,
                                                       .causal = causal,
                                                       .dropout = {.p = dynamic_conv_of(c)->weight_dropout,
                                                                   .site = RANDOM_DROPOUT_FILTER}};
-    const int h = map(p, x, "linear1", width, inner);
+    const int h = dynamic_conv_map(p, x, "linear1", width, inner);
     const int gated = dynamic_conv_of(c)->gated ? program_glu(p, h, MODEL_SIGMOID) : h;
     const int scores = program_linear(p, gated, "conv", c->n_heads * n_taps, &of_scores);
-    const int y = map(p, program_dynamic_conv(p, gated, scores, &conv), "linear2", width, width);
+    const int y = dynamic_conv_map(p, program_dynamic_conv(p, gated, scores, &conv), "linear2", width, width);
 
     return add_normed(p, x, y, "conv_layer_norm", c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
 }
 
-static int look(struct program *p, int x, int source, const struct model_config *c)
+static int dynamic_conv_look(struct program *p, int x, int source, const struct model_config *c)
 {
-    const struct program_linear_options in = linear_of(c->width, c->width, true);
+    const struct program_linear_options in = dynamic_conv_linear_of(c->width, c->width, true);
     const struct program_part kv[] = {{"encoder_attn.k_proj", c->width}, {"encoder_attn.v_proj", c->width}};
     const struct program_cross_attention_options attention = {.n_heads = c->n_heads,
                                                               .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
                                                               .dropout = {.p = dynamic_conv_of(c)->attention_dropout,
                                                                           .site = RANDOM_DROPOUT_CROSS_ATTENTION}};
-    const int queries = map(p, x, "encoder_attn.q_proj", c->width, c->width);
+    const int queries = dynamic_conv_map(p, x, "encoder_attn.q_proj", c->width, c->width);
     const int a = program_cross_attention(p, queries, program_linears(p, source, kv, 2, &in), &attention);
 
-    return add_normed(p, x, map(p, a, "encoder_attn.out_proj", c->width, c->width), "encoder_attn_layer_norm", c,
-                      RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION);
+    return add_normed(p, x, dynamic_conv_map(p, a, "encoder_attn.out_proj", c->width, c->width),
+                      "encoder_attn_layer_norm", c, RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION);
 }
 
-static int mix(struct program *p, int x, const struct model_config *c)
+static int dynamic_conv_mix(struct program *p, int x, const struct model_config *c)
 {
     const struct program_dropout within = {.p = dynamic_conv_of(c)->activation_dropout, .site = RANDOM_DROPOUT_MLP};
-    const int u = program_activation(p, map(p, x, "fc1", c->width, c->inner_width), MODEL_RELU);
+    const int u = program_activation(p, dynamic_conv_map(p, x, "fc1", c->width, c->inner_width), MODEL_RELU);
 
-    return add_normed(p, x, map(p, program_drop(p, u, &within), "fc2", c->inner_width, c->width), "final_layer_norm", c,
-                      RANDOM_DROPOUT_RESIDUAL_MLP);
+    return add_normed(p, x, dynamic_conv_map(p, program_drop(p, u, &within), "fc2", c->inner_width, c->width),
+                      "final_layer_norm", c, RANDOM_DROPOUT_RESIDUAL_MLP);
 }
 
 static void write_encoder_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
     program_init(p);
     const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
-    program_output(p, "source", mix(p, convolve(p, x, c, taps_of(&dynamic_conv_of(c)->encoder, kind), false), c));
+    program_output(
+        p, "source",
+        dynamic_conv_mix(p, families_dynamic_conv_convolve(p, x, c, taps_of(&dynamic_conv_of(c)->encoder, kind), false),
+                         c));
 }
 
 static void write_decoder_block(struct program *p, const struct model_config *c, uint32_t kind)
@@ -248,7 +252,9 @@ static void write_decoder_block(struct program *p, const struct model_config *c,
     program_init(p);
     const int x = program_input(p, "", PROGRAM_TARGET, c->width);
     const int source = program_input(p, "source", PROGRAM_SOURCE, c->width);
-    program_output(p, "", mix(p, look(p, convolve(p, x, c, n_taps, true), source, c), c));
+    program_output(
+        p, "",
+        dynamic_conv_mix(p, dynamic_conv_look(p, families_dynamic_conv_convolve(p, x, c, n_taps, true), source, c), c));
 }
 
 static const struct family_table tables[] = {
@@ -291,13 +297,13 @@ const struct family family_dynamic_conv = {
                         .weight_dropout = 0.1f),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
-    .complete = complete,
-    .check = check,
+    .complete = dynamic_conv_complete,
+    .check = dynamic_conv_check,
     .prefix = "",
     .tables = tables,
     .layers = layers,
-    .kind_of_block = kind_of_block,
-    .number_of_block = number_of_block,
+    .kind_of_block = dynamic_conv_kind_of_block,
+    .number_of_block = dynamic_conv_number_of_block,
     .has_source = true,
     .logits = "output_projection",
     .embedding_scale = embedding_scale,

@@ -16,7 +16,7 @@ static const char *const harmless[] = {"hidden_activation", NULL};
 static const char *const unsupported[] = {"use_bidirectional_attention", NULL};
 
 /* The first files said gelu of models that were trained with its tanh form: transformers takes it for that. */
-static void complete(struct model_config *c)
+static void gemma_complete(struct model_config *c)
 {
     if (c->activation == MODEL_GELU)
         c->activation = MODEL_GELU_NEW;
@@ -45,7 +45,7 @@ const struct family family_gemma = {
                         .rope = {.base = 10000}),
     .end_token = 1,
     .padding = 0,
-    .complete = complete,
+    .complete = gemma_complete,
     .check = decoder_check,
     DECODER_PARTS,
     .embedding_scale = decoder_embedding_scale,

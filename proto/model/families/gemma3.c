@@ -28,14 +28,14 @@ static const char *const harmless[] = {"_sliding_window_pattern", "cache_impleme
                                        "rope_scaling.type", NULL};
 static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirectional_attention", NULL};
 
-static void complete(struct model_config *c)
+static void gemma3_complete(struct model_config *c)
 {
     decoder_slide(c, 0, decoder_of(c)->pattern);
     decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete(c);
 }
 
-static int check(const struct model_config *c, struct error *err)
+static int gemma3_check(const struct model_config *c, struct error *err)
 {
     if (!(decoder_of(c)->logit_cap >= 0 && decoder_of(c)->logit_cap <= 1e6f))
         return error_set(err, -EINVAL,
@@ -71,8 +71,8 @@ const struct family family_gemma3 = {
                         .rope = {.base = 1000000}, .sliding_rope = {.base = 10000}),
     .end_token = 1,
     .padding = 0,
-    .complete = complete,
-    .check = check,
+    .complete = gemma3_complete,
+    .check = gemma3_check,
     DECODER_PARTS,
     .embedding_scale = decoder_embedding_scale,
     .logit_cap = logit_cap,

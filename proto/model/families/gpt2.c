@@ -38,13 +38,13 @@ static const char *const harmless[] = {"reorder_and_upcast_attn", "summary_*", N
 static const char *const unsupported[] = {"add_cross_attention", "cross_attention_hidden_size", "rope_*",
                                           "sliding_window", NULL};
 
-static void complete(struct model_config *c)
+static void gpt2_complete(struct model_config *c)
 {
     if (c->inner_width == 0 && c->width <= UINT32_MAX / 4)
         c->inner_width = 4 * c->width;
 }
 
-static int check(const struct model_config *c, struct error *err)
+static int gpt2_check(const struct model_config *c, struct error *err)
 {
     if (c->width % c->n_heads != 0)
         return error_set(err, -EINVAL, "n_embd is %u: it must be a multiple of n_head, which is %u", c->width,
@@ -52,13 +52,13 @@ static int check(const struct model_config *c, struct error *err)
     return 0;
 }
 
-static struct program_dropout embedding_dropout(const struct model_config *c)
+static struct program_dropout gpt2_embedding_dropout(const struct model_config *c)
 {
     return (struct program_dropout){.p = gpt2_of(c)->dropout_embedding, .site = RANDOM_DROPOUT_EMBEDDING};
 }
 
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
-static void write_block(struct program *p, const struct model_config *c)
+static void gpt2_write_block(struct program *p, const struct model_config *c)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
     const struct program_linear_options linear = {.deviation = c->initializer_range, .bias = true};
@@ -104,13 +104,13 @@ static const struct family_table tables[] = {
 };
 
 static const struct family_layer layers[] = {
-    {MODEL_BLOCK, "h.%u", .write = write_block},
+    {MODEL_BLOCK, "h.%u", .write = gpt2_write_block},
     {MODEL_SINGLE, "ln_f", .write = write_norm},
     {0},
 };
 
 /* A causal mask: "h.0.attn.bias", "h.11.attn.masked_bias". */
-static bool is_mask(const char *name)
+static bool gpt2_is_mask(const char *name)
 {
     unsigned layer;
     int n = 0;
@@ -132,12 +132,12 @@ const struct family family_gpt2 = {
     .end_token = 50256,
     .padding = FAMILY_NO_TOKEN,
     .trains_padding = true,
-    .complete = complete,
-    .check = check,
+    .complete = gpt2_complete,
+    .check = gpt2_check,
     .prefix = "transformer.",
     .tables = tables,
     .layers = layers,
     .logits = "lm_head",
-    .embedding_dropout = embedding_dropout,
-    .is_mask = is_mask,
+    .embedding_dropout = gpt2_embedding_dropout,
+    .is_mask = gpt2_is_mask,
 };

@@ -11,7 +11,7 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static void complete(struct model_config *c)
+static void mistral_complete(struct model_config *c)
 {
     if (decoder_of(c)->window > 0)
         decoder_slide(c, 0, 0);
@@ -35,7 +35,7 @@ const struct family family_mistral = {
     FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
-    .complete = complete,
+    .complete = mistral_complete,
     .check = decoder_check,
     DECODER_PARTS,
     .is_mask = decoder_is_mask,

@@ -12,7 +12,7 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static void complete(struct model_config *c)
+static void qwen3_complete(struct model_config *c)
 {
     decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
     decoder_complete_qwen(c);
@@ -36,7 +36,7 @@ const struct family family_qwen3 = {
                         .head_norm = true, .rope = {.base = 10000}),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
-    .complete = complete,
+    .complete = qwen3_complete,
     .check = decoder_check,
     DECODER_PARTS,
 };

@@ -10,13 +10,13 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static void complete(struct model_config *c)
+static void roberta_complete(struct model_config *c)
 {
     encoder_complete(c, encoder_of(c)->pad < UINT32_MAX ? encoder_of(c)->pad + 1 : UINT32_MAX);
 }
 
 /* The activation is not the config's. */
-static void write_head(struct program *p, const struct model_config *c)
+static void roberta_write_head(struct program *p, const struct model_config *c)
 {
     static const struct encoder_head names = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias"};
 
@@ -26,7 +26,7 @@ static void write_head(struct program *p, const struct model_config *c)
 static const struct family_layer layers[] = {
     {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
     {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
-    {MODEL_SINGLE, "lm_head", .bare = true, .write = write_head},
+    {MODEL_SINGLE, "lm_head", .bare = true, .write = roberta_write_head},
     {0},
 };
 
@@ -57,7 +57,7 @@ const struct family family_roberta = {
     ENCODER_DEFAULTS(family_roberta),
     .end_token = 2,
     .padding = 1,
-    .complete = complete,
+    .complete = roberta_complete,
     .prefix = "roberta.",
     .layers = layers,
     .logits = "lm_head.decoder",

@@ -43,7 +43,7 @@ static const struct family_key keys[] = {
 /* What follows from feed_forward_proj; and keys of other heads. */
 static const char *const harmless[] = {"classifier_dropout", "dense_act_fn", "is_gated_act", "n_positions", NULL};
 
-static void complete(struct model_config *c)
+static void t5_complete(struct model_config *c)
 {
     struct t5_config *t = t5_edit(c);
 
@@ -52,7 +52,7 @@ static void complete(struct model_config *c)
     c->n_layers = t->n_encoder + t->n_decoder;
 }
 
-static int check(const struct model_config *c, struct error *err)
+static int t5_check(const struct model_config *c, struct error *err)
 {
     const struct t5_config *t = t5_of(c);
 
@@ -111,12 +111,12 @@ static uint32_t attended(const struct model_config *c)
     return c->n_heads * t5_of(c)->head_width;
 }
 
-static struct program_norm_options norm_of(const struct model_config *c)
+static struct program_norm_options t5_norm_of(const struct model_config *c)
 {
     return (struct program_norm_options){.epsilon = c->norm_epsilon, .rms = true};
 }
 
-static struct program_linear_options linear_of(const struct model_config *c, uint64_t inputs)
+static struct program_linear_options t5_linear_of(const struct model_config *c, uint64_t inputs)
 {
     return (struct program_linear_options){.deviation = deviation_of(c, inputs), .out_in = true};
 }
@@ -124,20 +124,20 @@ static struct program_linear_options linear_of(const struct model_config *c, uin
 /* Queries begin smaller, as scores are not scaled. */
 static struct program_linear_options queries_of(const struct model_config *c)
 {
-    struct program_linear_options linear = linear_of(c, c->width);
+    struct program_linear_options linear = t5_linear_of(c, c->width);
 
     linear.first = deviation_of(c, (uint64_t)c->width * t5_of(c)->head_width);
     return linear;
 }
 
-static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
+static struct program_dropout t5_dropout_of(const struct model_config *c, enum random_site site)
 {
     return (struct program_dropout){.p = t5_of(c)->dropout, .site = site};
 }
 
-static struct program_dropout embedding_dropout(const struct model_config *c)
+static struct program_dropout t5_embedding_dropout(const struct model_config *c)
 {
-    return dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
+    return t5_dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
 }
 
 /* Source and target of a row, and both stacks' biases. */
@@ -157,19 +157,19 @@ static void write_inputs(struct program *p, const struct model_config *c)
 }
 
 /* x + attention(norm(x)). */
-static int attend(struct program *p, int x, int bias, const struct model_config *c, bool full)
+static int t5_attend(struct program *p, int x, int bias, const struct model_config *c, bool full)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_linear_options of_queries = queries_of(c), out = linear_of(c, attended(c));
+    const struct program_norm_options norm = t5_norm_of(c);
+    const struct program_linear_options of_queries = queries_of(c), out = t5_linear_of(c, attended(c));
     const struct program_part qkv[] = {{"layer.0.SelfAttention.q", attended(c)},
                                        {"layer.0.SelfAttention.k", attended(c)},
                                        {"layer.0.SelfAttention.v", attended(c)}};
     const struct program_attention_options attention = {.n_heads = c->n_heads,
                                                         .full = full,
                                                         .scale = 1,
-                                                        .dropout = dropout_of(c, RANDOM_DROPOUT_ATTENTION),
+                                                        .dropout = t5_dropout_of(c, RANDOM_DROPOUT_ATTENTION),
                                                         .buckets = buckets_of(c, full)};
-    const struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const struct program_dropout after = t5_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     const int n = program_norm(p, x, "layer.0.layer_norm", &norm);
     const int a = program_biased_attention(p, program_linears(p, n, qkv, 3, &of_queries), bias, &attention);
 
@@ -177,17 +177,18 @@ static int attend(struct program *p, int x, int bias, const struct model_config 
 }
 
 /* x + attention(norm(x), source). */
-static int look(struct program *p, int x, int source, const struct model_config *c)
+static int t5_look(struct program *p, int x, int source, const struct model_config *c)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_linear_options of_queries = queries_of(c), in = linear_of(c, c->width),
-                                        out = linear_of(c, attended(c));
+    const struct program_norm_options norm = t5_norm_of(c);
+    const struct program_linear_options of_queries = queries_of(c), in = t5_linear_of(c, c->width),
+                                        out = t5_linear_of(c, attended(c));
     const struct program_part kv[] = {{"layer.1.EncDecAttention.k", attended(c)},
                                       {"layer.1.EncDecAttention.v", attended(c)}};
     const struct program_cross_attention_options attention = {.n_heads = c->n_heads,
                                                               .scale = 1,
-                                                              .dropout = dropout_of(c, RANDOM_DROPOUT_CROSS_ATTENTION)};
-    const struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION);
+                                                              .dropout =
+                                                                  t5_dropout_of(c, RANDOM_DROPOUT_CROSS_ATTENTION)};
+    const struct program_dropout after = t5_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_CROSS_ATTENTION);
     const int n = program_norm(p, x, "layer.1.layer_norm", &norm);
     const int queries = program_linear(p, n, "layer.1.EncDecAttention.q", attended(c), &of_queries);
     const int a = program_cross_attention(p, queries, program_linears(p, source, kv, 2, &in), &attention);
@@ -195,7 +196,7 @@ static int look(struct program *p, int x, int source, const struct model_config 
     return program_add(p, x, program_linear(p, a, "layer.1.EncDecAttention.o", c->width, &out), &after);
 }
 
-static int activate(struct program *p, int n, const struct model_config *c, const char *const names[3])
+static int t5_activate(struct program *p, int n, const struct model_config *c, const char *const names[3])
 {
     static const enum model_activation activations[] = {[T5_RELU] = MODEL_RELU,
                                                         [T5_GATED_GELU] = MODEL_GELU_NEW,
@@ -203,7 +204,7 @@ static int activate(struct program *p, int n, const struct model_config *c, cons
                                                         [T5_GATED_SILU] = MODEL_SILU,
                                                         [T5_SILU] = MODEL_SILU};
     const enum model_activation activation = activations[t5_of(c)->feed_forward];
-    const struct program_linear_options in = linear_of(c, c->width);
+    const struct program_linear_options in = t5_linear_of(c, c->width);
     const struct program_part gate_up[] = {{names[1], c->inner_width}, {names[2], c->inner_width}};
 
     if (t5_of(c)->feed_forward == T5_GATED_GELU || t5_of(c)->feed_forward == T5_GATED_SILU)
@@ -212,18 +213,18 @@ static int activate(struct program *p, int n, const struct model_config *c, cons
 }
 
 /* x + mlp(norm(x)). names: of its norm, its first maps (plain; gate and up), its last one. */
-static int mix(struct program *p, int x, const struct model_config *c, const char *const names[5])
+static int t5_mix(struct program *p, int x, const struct model_config *c, const char *const names[5])
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_linear_options out = linear_of(c, c->inner_width);
-    const struct program_dropout within = dropout_of(c, RANDOM_DROPOUT_MLP);
-    const struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
-    const int g = activate(p, program_norm(p, x, names[0], &norm), c, names + 1);
+    const struct program_norm_options norm = t5_norm_of(c);
+    const struct program_linear_options out = t5_linear_of(c, c->inner_width);
+    const struct program_dropout within = t5_dropout_of(c, RANDOM_DROPOUT_MLP);
+    const struct program_dropout after = t5_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
+    const int g = t5_activate(p, program_norm(p, x, names[0], &norm), c, names + 1);
 
     return program_add(p, x, program_linear(p, program_drop(p, g, &within), names[4], c->width, &out), &after);
 }
 
-static void write_encoder_block(struct program *p, const struct model_config *c)
+static void t5_write_encoder_block(struct program *p, const struct model_config *c)
 {
     static const char *const names[] = {"layer.1.layer_norm", "layer.1.DenseReluDense.wi",
                                         "layer.1.DenseReluDense.wi_0", "layer.1.DenseReluDense.wi_1",
@@ -232,20 +233,20 @@ static void write_encoder_block(struct program *p, const struct model_config *c)
     program_init(p);
     const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
     const int bias = program_input(p, "encoder bias", PROGRAM_PART, t5_of(c)->n_buckets * c->n_heads);
-    program_output(p, "source", mix(p, attend(p, x, bias, c, true), c, names));
+    program_output(p, "source", t5_mix(p, t5_attend(p, x, bias, c, true), c, names));
 }
 
 static void write_encoder_norm(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = norm_of(c);
-    const struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_NORM);
+    const struct program_norm_options norm = t5_norm_of(c);
+    const struct program_dropout after = t5_dropout_of(c, RANDOM_DROPOUT_NORM);
 
     program_init(p);
     const int x = program_input(p, "source", PROGRAM_SOURCE, c->width);
     program_output(p, "source", program_drop(p, program_norm(p, x, "final_layer_norm", &norm), &after));
 }
 
-static void write_decoder_block(struct program *p, const struct model_config *c)
+static void t5_write_decoder_block(struct program *p, const struct model_config *c)
 {
     static const char *const names[] = {"layer.2.layer_norm", "layer.2.DenseReluDense.wi",
                                         "layer.2.DenseReluDense.wi_0", "layer.2.DenseReluDense.wi_1",
@@ -255,13 +256,13 @@ static void write_decoder_block(struct program *p, const struct model_config *c)
     const int x = program_input(p, "", PROGRAM_TARGET, c->width);
     const int source = program_input(p, "source", PROGRAM_SOURCE, c->width);
     const int bias = program_input(p, "decoder bias", PROGRAM_PART, t5_of(c)->n_buckets * c->n_heads);
-    program_output(p, "", mix(p, look(p, attend(p, x, bias, c, false), source, c), c, names));
+    program_output(p, "", t5_mix(p, t5_look(p, t5_attend(p, x, bias, c, false), source, c), c, names));
 }
 
 static void write_decoder_norm(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = norm_of(c);
-    struct program_dropout after = dropout_of(c, RANDOM_DROPOUT_NORM);
+    const struct program_norm_options norm = t5_norm_of(c);
+    struct program_dropout after = t5_dropout_of(c, RANDOM_DROPOUT_NORM);
 
     after.scale = t5_of(c)->scales ? (float)(1 / sqrt((double)c->width)) : 1;
     program_init(p);
@@ -278,26 +279,26 @@ enum { ENCODER, LAST_OF_ENCODER, DECODER }; /* kinds of blocks */
 
 static const struct family_layer layers[] = {
     {MODEL_SINGLE, "relative_attention_bias", .write = write_inputs},
-    {MODEL_BLOCK, "encoder.block.%u", .write = write_encoder_block},
-    {MODEL_BLOCK, "encoder.block.%u", .write = write_encoder_block},
+    {MODEL_BLOCK, "encoder.block.%u", .write = t5_write_encoder_block},
+    {MODEL_BLOCK, "encoder.block.%u", .write = t5_write_encoder_block},
     {MODEL_BLOCK, "encoder", .goes_on = true, .write = write_encoder_norm},
-    {MODEL_BLOCK, "decoder.block.%u", .write = write_decoder_block},
+    {MODEL_BLOCK, "decoder.block.%u", .write = t5_write_decoder_block},
     {MODEL_SINGLE, "decoder.final_layer_norm", .write = write_decoder_norm},
     {0},
 };
 
-static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
+static uint32_t t5_kind_of_block(const struct model_config *c, uint32_t index)
 {
     return index >= t5_of(c)->n_encoder ? DECODER : index + 1 == t5_of(c)->n_encoder ? LAST_OF_ENCODER : ENCODER;
 }
 
-static uint32_t number_of_block(const struct model_config *c, uint32_t index)
+static uint32_t t5_number_of_block(const struct model_config *c, uint32_t index)
 {
     return index < t5_of(c)->n_encoder ? index : index - t5_of(c)->n_encoder;
 }
 
 /* A bias in old files that was never used. */
-static bool is_mask(const char *name)
+static bool t5_is_mask(const char *name)
 {
     return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
@@ -316,17 +317,17 @@ const struct family family_t5 = {
     .end_token = 1,
     .padding = FAMILY_NO_TOKEN,
     .trains_padding = true,
-    .complete = complete,
-    .check = check,
+    .complete = t5_complete,
+    .check = t5_check,
     .prefix = "",
     .tables = tables,
     .layers = layers,
-    .kind_of_block = kind_of_block,
-    .number_of_block = number_of_block,
+    .kind_of_block = t5_kind_of_block,
+    .number_of_block = t5_number_of_block,
     .has_source = true,
     .logits = "lm_head",
     .ties_by_files = "scale_decoder_outputs",
-    .embedding_dropout = embedding_dropout,
-    .is_mask = is_mask,
+    .embedding_dropout = t5_embedding_dropout,
+    .is_mask = t5_is_mask,
     .copies = copies,
 };

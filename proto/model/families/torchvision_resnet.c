@@ -37,29 +37,29 @@ static bool is_bottleneck(const struct model_config *c)
     return image_net_of(c)->layer_type == BOTTLENECK;
 }
 
-/* Channels of a block's inner values; channels_of: of its result. */
+/* Channels of a block's inner values; torchvision_resnet_channels_of: of its result. */
 static uint32_t inner_of(const struct model_config *c, uint32_t stage)
 {
     return image_net_of(c)->stem_width << stage;
 }
 
-static uint32_t channels_of(const struct model_config *c, uint32_t stage)
+static uint32_t torchvision_resnet_channels_of(const struct model_config *c, uint32_t stage)
 {
     return inner_of(c, stage) * (is_bottleneck(c) ? EXPANSION : 1);
 }
 
-static void complete(struct model_config *c)
+static void torchvision_resnet_complete(struct model_config *c)
 {
     c->n_layers = 0;
     for (uint32_t stage = 0; stage < IMAGE_STAGES; stage++)
         c->n_layers += image_net_of(c)->depths[stage];
-    c->width = channels_of(c, IMAGE_STAGES - 1);
+    c->width = torchvision_resnet_channels_of(c, IMAGE_STAGES - 1);
     image_complete(c);
 }
 
 /* ---- blocks ---- */
 
-static uint32_t stage_of_block(const struct model_config *c, uint32_t *number)
+static uint32_t torchvision_resnet_stage_of_block(const struct model_config *c, uint32_t *number)
 {
     uint32_t stage = 0;
 
@@ -68,15 +68,15 @@ static uint32_t stage_of_block(const struct model_config *c, uint32_t *number)
     return stage;
 }
 
-static uint32_t number_of_block(const struct model_config *c, uint32_t index)
+static uint32_t torchvision_resnet_number_of_block(const struct model_config *c, uint32_t index)
 {
-    stage_of_block(c, &index);
+    torchvision_resnet_stage_of_block(c, &index);
     return index;
 }
 
-static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
+static uint32_t torchvision_resnet_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    const uint32_t stage = stage_of_block(c, &index);
+    const uint32_t stage = torchvision_resnet_stage_of_block(c, &index);
 
     return (is_bottleneck(c) ? KINDS : 0) + 2 * stage + (index > 0 ? STAYS : ENTERS);
 }
@@ -92,7 +92,7 @@ static uint32_t stage_side(const struct model_config *c, uint32_t stage)
     return side;
 }
 
-static struct program_own own_domain(const struct model_config *c, uint32_t own)
+static struct program_own torchvision_resnet_own_domain(const struct model_config *c, uint32_t own)
 {
     const uint32_t domain = PROGRAM_OWN + own;
     uint32_t side = 1;
@@ -113,18 +113,20 @@ struct block {
     bool is_bottleneck, changes; /* changes: the stream's channels or size */
 };
 
-static struct block block_of(const struct model_config *c, uint32_t kind)
+static struct block torchvision_resnet_block_of(const struct model_config *c, uint32_t kind)
 {
     const uint32_t stage = kind % KINDS / 2;
     const bool enters = kind % 2 == ENTERS;
     struct block b = {.to = FIRST_STAGE + stage,
                       .inner = inner_of(c, stage),
-                      .channels = channels_of(c, stage),
+                      .channels = torchvision_resnet_channels_of(c, stage),
                       .stride = enters && stage > 0 ? 2 : 1,
                       .is_bottleneck = kind >= KINDS};
 
     b.from = b.stride > 1 ? b.to - 1 : b.to;
-    b.channels_in = !enters ? b.channels : stage > 0 ? channels_of(c, stage - 1) : image_net_of(c)->stem_width;
+    b.channels_in = !enters     ? b.channels
+                    : stage > 0 ? torchvision_resnet_channels_of(c, stage - 1)
+                                : image_net_of(c)->stem_width;
     b.changes = b.channels_in != b.channels || b.stride > 1;
     return b;
 }
@@ -145,7 +147,7 @@ static uint32_t stem_domain(const struct model_config *c)
     return is_large(c) ? STEM : FIRST_STAGE;
 }
 
-static int convolve_stem(struct program *p, const struct model_config *c)
+static int torchvision_resnet_convolve_stem(struct program *p, const struct model_config *c)
 {
     const struct image_conv conv = {stem_domain(c), image_net_of(c)->stem_width, is_large(c) ? 7 : 3,
                                     is_large(c) ? 2 : 1};
@@ -154,9 +156,9 @@ static int convolve_stem(struct program *p, const struct model_config *c)
     return image_convolve(p, c, image_pixels(p, c), "conv1", conv);
 }
 
-static void write_stem(struct program *p, const struct model_config *c)
+static void torchvision_resnet_write_stem(struct program *p, const struct model_config *c)
 {
-    image_output(p, "inner", convolve_stem(p, c));
+    image_output(p, "inner", torchvision_resnet_convolve_stem(p, c));
 }
 
 /* The norm, and the pool of a large one. */
@@ -168,7 +170,7 @@ static void end_stem(struct program *p, const struct model_config *c, struct ima
     program_output(p, "", is_large(c) ? program_max_pool(p, x, FIRST_STAGE, &window) : x);
 }
 
-static void finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
+static void torchvision_resnet_finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
 {
     (void)kind;
     image_join(p, c, &(struct image_value){"inner", stem_domain(c), image_net_of(c)->stem_width}, 1);
@@ -182,7 +184,7 @@ static void write_stem_norm(struct program *p, const struct model_config *c)
 
 static void write_first(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
     const struct image_conv conv = {first_domain(&b), b.inner, b.is_bottleneck ? 1 : 3, b.is_bottleneck ? 1 : b.stride};
 
     program_init(p);
@@ -195,7 +197,7 @@ static void write_first(struct program *p, const struct model_config *c, uint32_
 
 static void finish_first(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
 
     image_join(p, c, (struct image_value[]){{"inner", first_domain(&b), b.inner}, {"shortcut", b.to, b.channels}},
                b.changes ? 2 : 1);
@@ -204,7 +206,7 @@ static void finish_first(struct program *p, const struct model_config *c, uint32
 /* A bottleneck's convolution of 3 x 3. */
 static void write_middle(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
 
     program_init(p);
     const int x = image_relu(p, c, image_input(p, "inner", b.from, b.inner), "bn1");
@@ -213,7 +215,7 @@ static void write_middle(struct program *p, const struct model_config *c, uint32
 
 static void finish_middle(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
 
     image_join(p, c, &(struct image_value){"inner", b.to, b.inner}, 1);
 }
@@ -221,7 +223,7 @@ static void finish_middle(struct program *p, const struct model_config *c, uint3
 /* The last convolution. */
 static void write_second(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
 
     program_init(p);
     const int x = image_relu(p, c, image_input(p, "inner", b.to, b.inner), b.is_bottleneck ? "bn2" : "bn1");
@@ -232,7 +234,7 @@ static void write_second(struct program *p, const struct model_config *c, uint32
 
 static void finish_second(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
 
     image_join(p, c, &(struct image_value){"inner", b.to, b.channels}, 1);
 }
@@ -240,7 +242,7 @@ static void finish_second(struct program *p, const struct model_config *c, uint3
 static void write_sum(struct program *p, const struct model_config *c, uint32_t kind)
 {
     const struct program_dropout none = {0};
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
     struct image_input shortcut = {0};
 
     program_init(p);
@@ -253,7 +255,7 @@ static void write_sum(struct program *p, const struct model_config *c, uint32_t 
     program_output(p, "", program_activation(p, program_add(p, s, z, &none), MODEL_RELU));
 }
 
-static void write_top(struct program *p, const struct model_config *c)
+static void torchvision_resnet_write_top(struct program *p, const struct model_config *c)
 {
     program_init(p);
     image_end(p, c, program_input(p, "", ONE - 1, c->width), ONE);
@@ -261,14 +263,14 @@ static void write_top(struct program *p, const struct model_config *c)
 
 /* ---- with ghost batches: a block is one layer ---- */
 
-static void write_ghost_stem(struct program *p, const struct model_config *c)
+static void torchvision_resnet_write_ghost_stem(struct program *p, const struct model_config *c)
 {
-    end_stem(p, c, image_ghosts(p, c, convolve_stem(p, c)));
+    end_stem(p, c, image_ghosts(p, c, torchvision_resnet_convolve_stem(p, c)));
 }
 
 /* A convolution, its norm, and a relu. */
-static int follow(struct program *p, const struct model_config *c, int x, const char *conv, const char *norm,
-                  struct image_conv how)
+static int torchvision_resnet_follow(struct program *p, const struct model_config *c, int x, const char *conv,
+                                     const char *norm, struct image_conv how)
 {
     return image_relu(p, c, image_ghosts(p, c, image_convolve(p, c, x, conv, how)), norm);
 }
@@ -276,7 +278,7 @@ static int follow(struct program *p, const struct model_config *c, int x, const 
 static void write_ghost_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
     const struct program_dropout none = {0};
-    const struct block b = block_of(c, kind);
+    const struct block b = torchvision_resnet_block_of(c, kind);
     const struct image_conv first = {first_domain(&b), b.inner, b.is_bottleneck ? 1 : 3,
                                      b.is_bottleneck ? 1 : b.stride},
                             middle = {b.to, b.inner, 3, b.stride},
@@ -285,9 +287,9 @@ static void write_ghost_block(struct program *p, const struct model_config *c, u
 
     program_init(p);
     const int x = program_input(p, "", b.from, b.channels_in);
-    int y = follow(p, c, x, "conv1", "bn1", first), s = x;
+    int y = torchvision_resnet_follow(p, c, x, "conv1", "bn1", first), s = x;
     if (b.is_bottleneck)
-        y = follow(p, c, y, "conv2", "bn2", middle);
+        y = torchvision_resnet_follow(p, c, y, "conv2", "bn2", middle);
     y = image_convolve(p, c, y, b.is_bottleneck ? "conv3" : "conv2", last);
     y = image_norm(p, c, image_ghosts(p, c, y), b.is_bottleneck ? "bn3" : "bn2");
     if (b.changes)
@@ -318,11 +320,11 @@ static void write_ghost_block(struct program *p, const struct model_config *c, u
         block("layer4"), block("layer4")
 
 static const struct family_layer layers[] = {
-    {MODEL_SINGLE, "conv1", .write = write_stem, .finish = finish_stem},
+    {MODEL_SINGLE, "conv1", .write = torchvision_resnet_write_stem, .finish = torchvision_resnet_finish_stem},
     {MODEL_SINGLE, "bn1", .write = write_stem_norm},
     STAGES_OF(BASIC_OF),
     STAGES_OF(BOTTLENECK_OF),
-    {MODEL_SINGLE, "fc.bias", .write = write_top},
+    {MODEL_SINGLE, "fc.bias", .write = torchvision_resnet_write_top},
     {0},
 };
 
@@ -332,10 +334,10 @@ static const struct family_layer layers[] = {
     }
 
 static const struct family_layer ghost_layers[] = {
-    {MODEL_SINGLE, "conv1", .write = write_ghost_stem},
+    {MODEL_SINGLE, "conv1", .write = torchvision_resnet_write_ghost_stem},
     STAGES_OF(GHOST), /* basic */
     STAGES_OF(GHOST), /* bottlenecks */
-    {MODEL_SINGLE, "fc.bias", .write = write_top},
+    {MODEL_SINGLE, "fc.bias", .write = torchvision_resnet_write_top},
     {0},
 };
 
@@ -356,12 +358,12 @@ const struct family family_torchvision_resnet = {
                  .norm_epsilon = 1e-5f,
                  .image = {.height = 224, .channels = 3}},
     FAMILY_OWN_DEFAULTS(struct image_net_config, .stem_width = 64),
-    .complete = complete,
+    .complete = torchvision_resnet_complete,
     .check = image_check,
     .layers = layers,
-    .kind_of_block = kind_of_block,
-    .number_of_block = number_of_block,
-    .own_domain = own_domain,
+    .kind_of_block = torchvision_resnet_kind_of_block,
+    .number_of_block = torchvision_resnet_number_of_block,
+    .own_domain = torchvision_resnet_own_domain,
     .logits = "fc",
     IMAGE_PARTS,
 };

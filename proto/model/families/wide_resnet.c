@@ -27,24 +27,24 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static uint32_t channels_of(const struct model_config *c, uint32_t stage)
+static uint32_t wide_resnet_channels_of(const struct model_config *c, uint32_t stage)
 {
     return ((uint32_t)STEM_CHANNELS << stage) * image_net_of(c)->widening;
 }
 
 static uint32_t channels_below(const struct model_config *c, uint32_t stage)
 {
-    return stage == 0 ? STEM_CHANNELS : channels_of(c, stage - 1);
+    return stage == 0 ? STEM_CHANNELS : wide_resnet_channels_of(c, stage - 1);
 }
 
-static void complete(struct model_config *c)
+static void wide_resnet_complete(struct model_config *c)
 {
     c->n_layers = image_net_of(c)->depth >= LEAST_DEPTH ? (image_net_of(c)->depth - 4) / 6 * STAGES : 0;
-    c->width = channels_of(c, STAGES - 1);
+    c->width = wide_resnet_channels_of(c, STAGES - 1);
     image_complete(c);
 }
 
-static int check(const struct model_config *c, struct error *err)
+static int wide_resnet_check(const struct model_config *c, struct error *err)
 {
     const uint32_t depth = image_net_of(c)->depth;
 
@@ -56,22 +56,22 @@ static int check(const struct model_config *c, struct error *err)
 
 /* ---- blocks ---- */
 
-static uint32_t stage_of_block(const struct model_config *c, uint32_t index)
+static uint32_t wide_resnet_stage_of_block(const struct model_config *c, uint32_t index)
 {
     return index / (c->n_layers / STAGES);
 }
 
-static uint32_t number_of_block(const struct model_config *c, uint32_t index)
+static uint32_t wide_resnet_number_of_block(const struct model_config *c, uint32_t index)
 {
     return index % (c->n_layers / STAGES);
 }
 
-static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
+static uint32_t wide_resnet_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return 2 * stage_of_block(c, index) + (number_of_block(c, index) > 0 ? STAYS : ENTERS);
+    return 2 * wide_resnet_stage_of_block(c, index) + (wide_resnet_number_of_block(c, index) > 0 ? STAYS : ENTERS);
 }
 
-static struct program_own own_domain(const struct model_config *c, uint32_t own)
+static struct program_own wide_resnet_own_domain(const struct model_config *c, uint32_t own)
 {
     uint32_t side = c->image.height;
 
@@ -90,12 +90,12 @@ struct block {
     bool changes; /* the stream's channels or size: a convolution takes it along */
 };
 
-static struct block block_of(const struct model_config *c, uint32_t kind)
+static struct block wide_resnet_block_of(const struct model_config *c, uint32_t kind)
 {
     const uint32_t stage = kind / 2;
     const bool enters = kind % 2 == ENTERS;
     struct block b = {.to = PROGRAM_OWN + stage,
-                      .channels = channels_of(c, stage),
+                      .channels = wide_resnet_channels_of(c, stage),
                       .stride = enters && stage > 0 ? 2 : 1};
 
     b.from = enters && stage > 0 ? b.to - 1 : b.to;
@@ -104,18 +104,18 @@ static struct block block_of(const struct model_config *c, uint32_t kind)
     return b;
 }
 
-static int convolve_stem(struct program *p, const struct model_config *c)
+static int wide_resnet_convolve_stem(struct program *p, const struct model_config *c)
 {
     program_init(p);
     return image_convolve(p, c, image_pixels(p, c), "conv1", (struct image_conv){PROGRAM_OWN, STEM_CHANNELS, 3, 1});
 }
 
-static void write_stem(struct program *p, const struct model_config *c)
+static void wide_resnet_write_stem(struct program *p, const struct model_config *c)
 {
-    image_output(p, "", convolve_stem(p, c));
+    image_output(p, "", wide_resnet_convolve_stem(p, c));
 }
 
-static void finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
+static void wide_resnet_finish_stem(struct program *p, const struct model_config *c, uint32_t kind)
 {
     (void)kind;
     image_join(p, c, &(struct image_value){"", PROGRAM_OWN, STEM_CHANNELS}, 1);
@@ -123,7 +123,7 @@ static void finish_stem(struct program *p, const struct model_config *c, uint32_
 
 static void write_first(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = wide_resnet_block_of(c, kind);
 
     program_init(p);
     const int o = image_relu(p, c, image_input(p, "", b.from, b.channels_in), "bn1");
@@ -135,7 +135,7 @@ static void write_first(struct program *p, const struct model_config *c, uint32_
 
 static void finish_first(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = wide_resnet_block_of(c, kind);
 
     image_join(p, c, &(struct image_value){"inner", b.to, b.channels}, 1);
 }
@@ -143,7 +143,7 @@ static void finish_first(struct program *p, const struct model_config *c, uint32
 static void write_second(struct program *p, const struct model_config *c, uint32_t kind)
 {
     const struct program_dropout none = {0};
-    const struct block b = block_of(c, kind);
+    const struct block b = wide_resnet_block_of(c, kind);
 
     program_init(p);
     const int x = program_input(p, b.changes ? "shortcut" : "", b.to, b.channels);
@@ -154,12 +154,12 @@ static void write_second(struct program *p, const struct model_config *c, uint32
 
 static void finish_second(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    const struct block b = block_of(c, kind);
+    const struct block b = wide_resnet_block_of(c, kind);
 
     image_join(p, c, &(struct image_value){"", b.to, b.channels}, 1);
 }
 
-static void write_top(struct program *p, const struct model_config *c)
+static void wide_resnet_write_top(struct program *p, const struct model_config *c)
 {
     program_init(p);
     image_end(p, c, image_relu(p, c, image_input(p, "", ONE - 1, c->width), "bn1"), ONE);
@@ -167,15 +167,15 @@ static void write_top(struct program *p, const struct model_config *c)
 
 /* ---- with ghost batches ---- */
 
-static void write_ghost_stem(struct program *p, const struct model_config *c)
+static void wide_resnet_write_ghost_stem(struct program *p, const struct model_config *c)
 {
-    program_output(p, "", convolve_stem(p, c));
+    program_output(p, "", wide_resnet_convolve_stem(p, c));
 }
 
 static void write_ghost_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
     const struct program_dropout none = {0};
-    const struct block b = block_of(c, kind);
+    const struct block b = wide_resnet_block_of(c, kind);
 
     program_init(p);
     const int x = program_input(p, "", b.from, b.channels_in);
@@ -202,14 +202,14 @@ static void write_ghost_top(struct program *p, const struct model_config *c)
     }
 
 static const struct family_layer layers[] = {
-    {MODEL_SINGLE, "conv1", .write = write_stem, .finish = finish_stem},
+    {MODEL_SINGLE, "conv1", .write = wide_resnet_write_stem, .finish = wide_resnet_finish_stem},
     BLOCK("block1"),
     BLOCK("block1"),
     BLOCK("block2"),
     BLOCK("block2"),
     BLOCK("block3"),
     BLOCK("block3"),
-    {MODEL_SINGLE, "bn1", .write = write_top},
+    {MODEL_SINGLE, "bn1", .write = wide_resnet_write_top},
     {0},
 };
 
@@ -219,7 +219,7 @@ static const struct family_layer layers[] = {
     }
 
 static const struct family_layer ghost_layers[] = {
-    {MODEL_SINGLE, "conv1", .write = write_ghost_stem},
+    {MODEL_SINGLE, "conv1", .write = wide_resnet_write_ghost_stem},
     GHOST_BLOCK("block1"),
     GHOST_BLOCK("block1"),
     GHOST_BLOCK("block2"),
@@ -246,12 +246,12 @@ const struct family family_wide_resnet = {
                  .activation = MODEL_RELU,
                  .norm_epsilon = 1e-5f,
                  .image = {.height = 32, .channels = 3}},
-    .complete = complete,
-    .check = check,
+    .complete = wide_resnet_complete,
+    .check = wide_resnet_check,
     .layers = layers,
-    .kind_of_block = kind_of_block,
-    .number_of_block = number_of_block,
-    .own_domain = own_domain,
+    .kind_of_block = wide_resnet_kind_of_block,
+    .number_of_block = wide_resnet_number_of_block,
+    .own_domain = wide_resnet_own_domain,
     .logits = "fc",
     IMAGE_PARTS,
 };

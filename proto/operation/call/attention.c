@@ -16,7 +16,7 @@ static double keys_seen(const struct device_attention *op)
 }
 
 /* Two products of each query with the keys that it sees, forward. */
-static double products_of(const struct device_attention *op)
+static double attention_products_of(const struct device_attention *op)
 {
     return 4 * (double)(op->n_rows * op->n_tokens) * keys_seen(op) * (double)op->width;
 }
@@ -38,7 +38,7 @@ static struct call_extent out_of(const struct device_attention *op)
     return call_all(op->n_rows * op->n_tokens * op->width);
 }
 
-static struct call_extent bias_of(const struct device_buckets *buckets, size_t n_heads)
+static struct call_extent attention_bias_of(const struct device_buckets *buckets, size_t n_heads)
 {
     return call_all(buckets->n * n_heads);
 }
@@ -48,7 +48,8 @@ static struct call_extent chosen_of(const struct device_attention *op)
     return call_all(op->n_rows * op->n_heads * op->n_chosen);
 }
 
-static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
+static void attention_describe(struct call_work *out, struct device_attention *op, unsigned use_of_out,
+                               unsigned use_of_sums)
 {
     const struct plan_attention_sizes sizes = {.n_rows = op->n_rows,
                                                .n_tokens = op->n_tokens,
@@ -64,7 +65,8 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL,
                    call_all(op->n_rows * op->n_tokens));
-    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL,
+                   attention_bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));
@@ -89,7 +91,8 @@ static double tail_of(const struct device_attention *op, enum attention_kernel k
 }
 
 /* Counts a share of the call's operations for the path of this kernel. */
-static void count(struct call_work *out, const struct device_attention *op, enum attention_kernel kernel, double share)
+static void attention_count(struct call_work *out, const struct device_attention *op, enum attention_kernel kernel,
+                            double share)
 {
     const enum attention_path path =
         out->on.backend->takes_turns ? ATTENTION_PLAIN : attention_path_of(out->on.type, op, kernel, out->on.attention);
@@ -102,7 +105,7 @@ static void count(struct call_work *out, const struct device_attention *op, enum
     out->lasting[path] += is_known ? computed * tail_of(op, kernel, tile, out->on.n_multiprocessors) : computed;
 }
 
-static struct attention_shape shape_of(const struct device_attention *op)
+static struct attention_shape attention_shape_of(const struct device_attention *op)
 {
     return (struct attention_shape){.tokens = 2 * keys_seen(op),
                                     .head = op->width / op->n_heads,
@@ -112,10 +115,10 @@ static struct attention_shape shape_of(const struct device_attention *op)
 void device_attention_describe(struct call_work *out, struct device_attention *op)
 {
     out->rate = CALL_RATE_ATTENTION;
-    out->operations = products_of(op);
-    out->attention = shape_of(op);
-    count(out, op, ATTENTION_FORWARD, 1);
-    describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
+    out->operations = attention_products_of(op);
+    out->attention = attention_shape_of(op);
+    attention_count(out, op, ATTENTION_FORWARD, 1);
+    attention_describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
 }
 
 /* Five products; chosen queries alone take part in two of them. */
@@ -125,17 +128,17 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     const double of_queries = 3, of_keys = 4 * share; /* products of our kernels */
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
-    out->operations = (1.5 + share) * products_of(op);
-    out->attention = shape_of(op);
-    count(out, op, ATTENTION_QUERIES, of_queries / (of_queries + of_keys));
-    count(out, op, ATTENTION_KEYS, of_keys / (of_queries + of_keys));
-    describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
+    out->operations = (1.5 + share) * attention_products_of(op);
+    out->attention = attention_shape_of(op);
+    attention_count(out, op, ATTENTION_QUERIES, of_queries / (of_queries + of_keys));
+    attention_count(out, op, ATTENTION_KEYS, of_keys / (of_queries + of_keys));
+    attention_describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
     if (op->kv)
         call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
-                   bias_of(&op->buckets, op->n_heads));
+                   attention_bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "chosen", &op->chosen, CALL_WORDS, CALL_READ | CALL_OPTIONAL, chosen_of(op));
     call_add_array(out, "weights", &op->weights, CALL_FP32, CALL_READ | CALL_OPTIONAL, chosen_of(op));
 }
@@ -170,7 +173,8 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
                                               .head = op->width / op->n_heads,
                                               .is_shared = n_kv_heads < op->n_heads};
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
-    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL,
+                   attention_bias_of(&op->buckets, op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_seen * position));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));

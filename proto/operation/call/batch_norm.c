@@ -53,7 +53,7 @@ void device_join_moments_backward_describe(struct call_work *out, struct device_
 
 /* ---- normalisation ---- */
 
-static void describe(struct call_work *out, struct device_batch_norm *op)
+static void batch_norm_describe(struct call_work *out, struct device_batch_norm *op)
 {
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->n_rows * op->n_elements * op->n));
     call_add_array(out, "statistics", &op->statistics, CALL_FP32, CALL_READ, call_all(2 * op->n));
@@ -62,14 +62,14 @@ static void describe(struct call_work *out, struct device_batch_norm *op)
 
 void device_batch_norm_describe(struct call_work *out, struct device_batch_norm *op)
 {
-    describe(out, op);
+    batch_norm_describe(out, op);
     call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ, call_all(op->n));
     call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_rows * op->n_elements * op->n));
 }
 
 void device_batch_norm_backward_describe(struct call_work *out, struct device_batch_norm *op)
 {
-    describe(out, op);
+    batch_norm_describe(out, op);
     call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ,
                    call_all(op->n_rows * op->n_elements * op->n));
     call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, written(op->accumulate),

@@ -22,7 +22,7 @@ static struct call_extent extent_of_weight(const struct device_conv2d *op)
 }
 
 /* Each of the three is the same number of products. */
-static void count(struct call_work *out, const struct device_conv2d *op, enum conv2d_kind kind)
+static void conv2d_count(struct call_work *out, const struct device_conv2d *op, enum conv2d_kind kind)
 {
     out->rate = CALL_RATE_CONV2D;
     out->conv2d = kind;
@@ -35,7 +35,7 @@ static void count(struct call_work *out, const struct device_conv2d *op, enum co
 
 void device_conv2d_describe(struct call_work *out, struct device_conv2d *op)
 {
-    count(out, op, CONV2D_FORWARD);
+    conv2d_count(out, op, CONV2D_FORWARD);
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, extent_of_x(op, true));
     call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, extent_of_weight(op));
     call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n_out));
@@ -44,7 +44,7 @@ void device_conv2d_describe(struct call_work *out, struct device_conv2d *op)
 
 void device_conv2d_input_gradient_describe(struct call_work *out, struct device_conv2d *op)
 {
-    count(out, op, CONV2D_INPUT);
+    conv2d_count(out, op, CONV2D_INPUT);
     call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, extent_of_y(op));
     call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, extent_of_weight(op));
     call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES,
@@ -53,7 +53,7 @@ void device_conv2d_input_gradient_describe(struct call_work *out, struct device_
 
 void device_conv2d_weight_gradient_describe(struct call_work *out, struct device_conv2d *op)
 {
-    count(out, op, CONV2D_WEIGHTS);
+    conv2d_count(out, op, CONV2D_WEIGHTS);
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, extent_of_x(op, true));
     call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, extent_of_y(op));
     call_add_array(out, "weight_gradient", &op->weight_gradient, CALL_FP32,

@@ -2,7 +2,7 @@
 
 #include "proto/operation/call.h"
 
-static void describe(struct call_work *out, struct device_cross_entropy *op, unsigned use_of_running)
+static void cross_entropy_describe(struct call_work *out, struct device_cross_entropy *op, unsigned use_of_running)
 {
     call_add_array(out, "labels", &op->labels, CALL_WORDS, CALL_READ, call_all(op->m));
     call_add_array(out, "running", &op->running, CALL_FP32, use_of_running, call_all(3 * op->m));
@@ -18,7 +18,7 @@ void device_soft_cap_describe(struct call_work *out, struct device_soft_cap *op)
 
 void device_log_sum_exp_describe(struct call_work *out, struct device_cross_entropy *op)
 {
-    describe(out, op, CALL_WRITTEN | (op->start ? 0 : CALL_READ));
+    cross_entropy_describe(out, op, CALL_WRITTEN | (op->start ? 0 : CALL_READ));
 }
 
 /* A gradient lies in the place of its logits, and zeros in that of what pads them. */
@@ -26,7 +26,7 @@ void device_cross_entropy_gradient_describe(struct call_work *out, struct device
 {
     const size_t stride = op->logits_stride;
 
-    describe(out, op, CALL_READ);
+    cross_entropy_describe(out, op, CALL_READ);
     call_add_array(out, "scales", &op->scales, CALL_FP32, CALL_READ | CALL_OPTIONAL, call_all(op->m));
     call_add_array(out, "gradient", &op->logits, CALL_VALUES, CALL_WRITTEN,
                    call_some(call_rows(op->m, stride, stride * device_wide(out->on.type)).n, op->m * op->n));

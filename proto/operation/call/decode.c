@@ -3,7 +3,7 @@
 #include "proto/operation/call.h"
 
 /* Bytes of the codes without their alignment. */
-static size_t codes_bytes(const struct device_decode *op)
+static size_t decode_codes_bytes(const struct device_decode *op)
 {
     const size_t n = op->rows * op->columns;
 
@@ -13,7 +13,7 @@ static size_t codes_bytes(const struct device_decode *op)
 void device_decode_describe(struct call_work *out, struct device_decode *op)
 {
     call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->rows * op->columns));
-    call_add_array(out, "codes", &op->codes, CALL_BYTES, CALL_READ, call_all(codes_bytes(op)));
+    call_add_array(out, "codes", &op->codes, CALL_BYTES, CALL_READ, call_all(decode_codes_bytes(op)));
     call_add_array(out, "scales", &op->scales, CALL_FP32, CALL_READ | CALL_OPTIONAL,
                    call_all((size_t)form_scales(op->form, op->rows, op->columns)));
 }

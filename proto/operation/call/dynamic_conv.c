@@ -3,12 +3,12 @@
 #include "proto/operation/call.h"
 
 /* Each element of x meets each tap of its head's filter. */
-static double products_of(const struct device_dynamic_conv *op)
+static double dynamic_conv_products_of(const struct device_dynamic_conv *op)
 {
     return 2 * (double)(op->n_rows * op->n_tokens * op->n) * (double)op->n_taps;
 }
 
-static void describe(struct call_work *out, struct device_dynamic_conv *op)
+static void dynamic_conv_describe(struct call_work *out, struct device_dynamic_conv *op)
 {
     const size_t tokens = op->n_rows * op->n_tokens;
 
@@ -21,8 +21,8 @@ static void describe(struct call_work *out, struct device_dynamic_conv *op)
 void device_dynamic_conv_describe(struct call_work *out, struct device_dynamic_conv *op)
 {
     out->rate = CALL_RATE_ATTENTION;
-    out->operations = products_of(op);
-    describe(out, op);
+    out->operations = dynamic_conv_products_of(op);
+    dynamic_conv_describe(out, op);
     call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_rows * op->n_tokens * op->n));
 }
 
@@ -32,8 +32,8 @@ void device_dynamic_conv_backward_describe(struct call_work *out, struct device_
     const size_t tokens = op->n_rows * op->n_tokens;
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
-    out->operations = 2 * products_of(op);
-    describe(out, op);
+    out->operations = 2 * dynamic_conv_products_of(op);
+    dynamic_conv_describe(out, op);
     call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, call_all(tokens * op->n));
     call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN, call_all(tokens * op->n));
     call_add_array(out, "scores_gradient", &op->scores_gradient, CALL_VALUES, CALL_WRITTEN,

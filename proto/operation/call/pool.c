@@ -2,7 +2,7 @@
 
 #include "proto/operation/call.h"
 
-static size_t covered(const struct device_pool *op)
+static size_t pool_covered(const struct device_pool *op)
 {
     return op->n_rows * op->n * image_covered(op->height, op->window.height, &op->window) *
            image_covered(op->width, op->window.width, &op->window);
@@ -11,7 +11,7 @@ static size_t covered(const struct device_pool *op)
 static void describe_x(struct call_work *out, struct device_pool *op)
 {
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ,
-                   call_some(op->n_rows * op->height * op->width * op->n, covered(op)));
+                   call_some(op->n_rows * op->height * op->width * op->n, pool_covered(op)));
 }
 
 static void describe_forward(struct call_work *out, struct device_pool *op)

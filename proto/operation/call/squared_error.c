@@ -2,7 +2,7 @@
 
 #include "proto/operation/call.h"
 
-static void describe(struct call_work *out, struct device_squared_error *op)
+static void squared_error_describe(struct call_work *out, struct device_squared_error *op)
 {
     call_add_array(out, "labels", &op->labels, CALL_WORDS, CALL_READ, call_all(op->m));
     call_add_array(out, "logits", &op->logits, CALL_FP32, CALL_READ, call_some(op->m * op->logits_stride, op->m));
@@ -11,7 +11,7 @@ static void describe(struct call_work *out, struct device_squared_error *op)
 
 void device_squared_error_describe(struct call_work *out, struct device_squared_error *op)
 {
-    describe(out, op);
+    squared_error_describe(out, op);
     call_add_array(out, "losses", &op->losses, CALL_FP64, CALL_WRITTEN, call_all(op->m));
 }
 
@@ -19,7 +19,7 @@ void device_squared_error_gradient_describe(struct call_work *out, struct device
 {
     const size_t stride = op->logits_stride;
 
-    describe(out, op);
+    squared_error_describe(out, op);
     call_add_array(out, "gradient", &op->logits, CALL_VALUES, CALL_WRITTEN,
                    call_rows(op->m, stride, stride * device_wide(out->on.type)));
 }

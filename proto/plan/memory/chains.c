@@ -5,7 +5,7 @@
 #include "proto/plan/memory/values.h"
 
 /* The unit of a layer with a program, which is visited once. */
-static uint32_t unit_of(const struct model *model, const struct model_layer *layer)
+static uint32_t chains_unit_of(const struct model *model, const struct model_layer *layer)
 {
     return model->visits[layer->first_visit];
 }
@@ -18,7 +18,7 @@ static bool is_derived(const struct model *model, const struct model_layer *laye
 bool plan_may_derive(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice)
 {
     for (const struct model_layer *l = model->layers; l < model->layers + model->n_layers; l++)
-        if (is_derived(model, l) && model->units[unit_of(model, l)].n_decoded > 0)
+        if (is_derived(model, l) && model->units[chains_unit_of(model, l)].n_decoded > 0)
             return false;
     return model->values.n_chains > 0 && setting->goal.purpose == PLAN_TRAIN && !plan_may_drop(&setting->goal) &&
            !choice->host_stash && choice->n_cuts == 0;
@@ -36,7 +36,7 @@ const struct model_layer *plan_chain_layer(const struct model *model, const stru
 bool plan_is_copied(const struct plan *plan, const struct model *model, const struct model_layer *layer)
 {
     return plan->choice.derives && is_derived(model, layer) &&
-           plan_place_of(model, unit_of(model, layer)) >= plan->n_resident;
+           plan_place_of(model, chains_unit_of(model, layer)) >= plan->n_resident;
 }
 
 uint64_t plan_chain_unit(const struct plan *plan, const struct model *model, const struct model_layer *layer)
@@ -44,10 +44,10 @@ uint64_t plan_chain_unit(const struct plan *plan, const struct model *model, con
     uint64_t at = plan->chain_units;
 
     if (!plan_is_copied(plan, model, layer))
-        return plan_resident(plan, model, unit_of(model, layer));
+        return plan_resident(plan, model, chains_unit_of(model, layer));
     for (const struct model_layer *l = model->layers; l < layer; l++)
         if (plan_is_copied(plan, model, l))
-            at += plan_align(plan_uploaded_bytes(model, unit_of(model, l), plan));
+            at += plan_align(plan_uploaded_bytes(model, chains_unit_of(model, l), plan));
     return at;
 }
 

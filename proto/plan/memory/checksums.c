@@ -2,7 +2,7 @@
 
 #include "proto/plan/memory/host.h"
 
-static uint64_t blocks_of(uint64_t n)
+static uint64_t checksums_blocks_of(uint64_t n)
 {
     return (n + PLAN_BLOCK - 1) / PLAN_BLOCK;
 }
@@ -13,7 +13,7 @@ uint64_t plan_blocks_before(const struct model_piece *piece, uint64_t at)
 
     if (at < first_end)
         return (at - piece->offset) / PLAN_BLOCK;
-    return blocks_of(first_end - piece->offset) + (at - first_end) / slice * blocks_of(slice) +
+    return checksums_blocks_of(first_end - piece->offset) + (at - first_end) / slice * checksums_blocks_of(slice) +
            (at - first_end) % slice / PLAN_BLOCK;
 }
 

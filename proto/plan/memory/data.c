@@ -41,14 +41,14 @@ int plan_divide_rows(struct model_config *config, const struct plan_goal *goal, 
     return 0;
 }
 
-static uint64_t rounded(uint64_t bytes)
+static uint64_t data_rounded(uint64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 uint64_t plan_generate_sources(const struct plan_goal *goal)
 {
-    return rounded((uint64_t)goal->batch * goal->seq * sizeof(uint32_t));
+    return data_rounded((uint64_t)goal->batch * goal->seq * sizeof(uint32_t));
 }
 
 uint64_t plan_generate_logits(const struct plan_goal *goal)
@@ -58,7 +58,7 @@ uint64_t plan_generate_logits(const struct plan_goal *goal)
 
 uint64_t plan_generate_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
-    return plan_generate_logits(goal) + rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
+    return plan_generate_logits(goal) + data_rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }
 
 /* Bytes of one map's norms in one buffer. */

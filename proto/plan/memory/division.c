@@ -10,7 +10,7 @@ static uint64_t trained_before(const struct model *model, uint32_t unit)
 }
 
 /* Bytes of a unit's room. */
-static uint64_t room_of(const struct model_unit *unit, enum number_type precision)
+static uint64_t division_room_of(const struct model_unit *unit, enum number_type precision)
 {
     return model_rounded(unit->n_relayed) * number_bytes(precision) + unit->coded_bytes;
 }
@@ -34,7 +34,7 @@ void plan_own(struct plan_own *out, const struct model *model, enum number_type 
     }
     for (uint32_t u = 0; u < model->n_units; u++) {
         const bool owns = u >= first && u < end, keeps = plan_keeps(&o, model, u);
-        const uint64_t bytes = room_of(&model->units[u], precision);
+        const uint64_t bytes = division_room_of(&model->units[u], precision);
         const uint64_t replay_bytes = model_rounded(model->units[u].n_trained) * number_bytes(precision);
         o.weights_bytes += owns ? bytes : 0;
         o.replay_before += u < first ? replay_bytes : 0;
@@ -59,8 +59,8 @@ bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t 
 
 /* A kept unit's place in a range whose own units take own_bytes. Of the model's bytes, `before` precede the unit, and
  * `before_own` the first own unit. */
-static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_bytes, uint64_t before,
-                      uint64_t before_own)
+static uint64_t division_place(const struct plan_own *own, uint32_t unit, uint64_t own_bytes, uint64_t before,
+                               uint64_t before_own)
 {
     if (unit < own->first)
         return own_bytes + before;
@@ -68,7 +68,7 @@ static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_by
 }
 
 /* Bytes from the model's segment's start. */
-static uint64_t begin(const struct model_unit *unit, enum number_type precision)
+static uint64_t division_begin(const struct model_unit *unit, enum number_type precision)
 {
     return unit->offset * number_bytes(precision) + unit->coded_offset;
 }
@@ -79,10 +79,11 @@ uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, 
 
     assert(plan_keeps(own, model, unit) && (!buffer || u->n_trained > 0));
     if (!buffer)
-        return place(own, unit, own->weights_bytes, begin(u, own->precision),
-                     begin(&model->units[own->first], own->precision));
-    return plan_weights_bytes(own, 0) +
-           place(own, unit, own->replay_bytes, u->replay_offset * number_bytes(own->precision), own->replay_before);
+        return division_place(own, unit, own->weights_bytes, division_begin(u, own->precision),
+                              division_begin(&model->units[own->first], own->precision));
+    return plan_weights_bytes(own, 0) + division_place(own, unit, own->replay_bytes,
+                                                       u->replay_offset * number_bytes(own->precision),
+                                                       own->replay_before);
 }
 
 uint64_t plan_weights_bytes(const struct plan_own *own, uint32_t n_ring)
@@ -101,8 +102,8 @@ uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts)
 }
 
 /* The end of a host's units that begin at `first`, of which `n_left` are trained; n_after hosts come after it. */
-static uint32_t find_end(const struct model *model, uint32_t first, uint32_t *n_left, uint32_t n_hosts,
-                         uint32_t n_after)
+static uint32_t division_find_end(const struct model *model, uint32_t first, uint32_t *n_left, uint32_t n_hosts,
+                                  uint32_t n_after)
 {
     const uint64_t share = model->trained_n / n_hosts * (n_hosts - n_after);
     bool any = false;
@@ -131,7 +132,7 @@ int plan_divide(uint32_t *own_first, uint32_t *n_own, const struct model *model,
                          n_hosts, n_left);
     for (uint32_t h = 0; h <= host; h++) {
         *own_first = end;
-        end = find_end(model, end, &n_left, n_hosts, n_hosts - 1 - h);
+        end = division_find_end(model, end, &n_left, n_hosts, n_hosts - 1 - h);
     }
     *n_own = end - *own_first;
     return 0;

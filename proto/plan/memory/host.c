@@ -69,7 +69,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
 }
 
 /* Tables of units and visits, and the job's texts. */
-static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
+static uint64_t host_table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_host_files files;
     uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes) + ledger_table(s->files_bytes) +
@@ -116,7 +116,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = plan_data_bytes(&s->goal, model);
-    out->bytes[LEDGER_OTHER] = table_bytes(model, s);
+    out->bytes[LEDGER_OTHER] = host_table_bytes(model, s);
     if (s->goal.purpose == PLAN_TRAIN)
         add_training(out, model, s);
     for (int c = 0; c < LEDGER_CATEGORIES; c++)

@@ -19,8 +19,8 @@ struct operation_setting plan_operation_setting(const struct plan_setting *setti
 }
 
 /* Scratch of a step. */
-static uint64_t scratch_bytes(const struct program *p, const struct schedule_step *step,
-                              const struct plan_setting *setting, struct plan_shape shape)
+static uint64_t layers_scratch_bytes(const struct program *p, const struct schedule_step *step,
+                                     const struct plan_setting *setting, struct plan_shape shape)
 {
     const struct program_operation *op = &p->operations[step->operation];
     struct operation_setting of = plan_operation_setting(setting, shape);
@@ -48,8 +48,8 @@ struct plan_shape plan_shape_of(const struct plan *plan)
     return (struct plan_shape){1, (uint32_t)(all < tile ? tile : all)};
 }
 
-static uint64_t value_bytes(const struct program *p, int value, const struct plan_setting *setting,
-                            struct plan_shape shape)
+static uint64_t layers_value_bytes(const struct program *p, int value, const struct plan_setting *setting,
+                                   struct plan_shape shape)
 {
     const struct program_value *v = &p->values[value];
 
@@ -71,7 +71,7 @@ static uint64_t kept_bytes(const struct program *p, int value, const struct plan
     if (sampler >= 0)
         return sampling_kept_bytes(&setting->goal.sampling, &sampled, setting->goal.precision, v->bits);
     if (v->bits == 0)
-        return value_bytes(p, value, setting, shape);
+        return layers_value_bytes(p, value, setting, shape);
     return shape.n_rows * compress_row_bytes((size_t)n_elements * v->columns, v->bits);
 }
 
@@ -148,13 +148,13 @@ struct placing {
     int placed[SCHEDULE_BUFFERS], n_placed;
 };
 
-static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
+static bool layers_overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
 {
     return a->first <= b->last && b->first <= a->last;
 }
 
 /* Places a buffer at the lowest free offset. Returns its end. */
-static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
+static uint64_t layers_place(struct placing *g, struct plan_places *out, int buffer)
 {
     const struct schedule_buffer *buffers = g->schedule->buffers;
     uint64_t at = 0;
@@ -162,7 +162,7 @@ static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
 
     for (i = 0; i < g->n_placed; i++) {
         const int other = g->placed[i];
-        if (!overlap(&buffers[buffer], &buffers[other]))
+        if (!layers_overlap(&buffers[buffer], &buffers[other]))
             continue;
         if (at + g->bytes[buffer] <= out->at[other])
             break;
@@ -176,12 +176,12 @@ static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
     return at + g->bytes[buffer];
 }
 
-static void place_all(struct placing *g, struct plan_places *out)
+static void layers_place_all(struct placing *g, struct plan_places *out)
 {
     g->n_placed = 0;
     out->bytes = 0;
     for (int i = 0; i < g->n; i++) {
-        const uint64_t end = place(g, out, g->order[i]);
+        const uint64_t end = layers_place(g, out, g->order[i]);
         if (out->bytes < end)
             out->bytes = end;
     }
@@ -212,14 +212,15 @@ void plan_places(struct plan_places *out, const struct program *program, const s
         out->at[i] = 0;
         if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
             continue;
-        g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)
-                     : b->sample               ? kept_bytes(program, b->value, setting, shape)
-                                               : value_bytes(program, b->value, setting, shape);
+        g.bytes[i] = b->value == SCHEDULE_NONE
+                         ? layers_scratch_bytes(program, &schedule->steps[b->first], setting, shape)
+                     : b->sample ? kept_bytes(program, b->value, setting, shape)
+                                 : layers_value_bytes(program, b->value, setting, shape);
         g.order[g.n++] = i;
     }
-    place_all(&g, out);
+    layers_place_all(&g, out);
     sort_by_size(&g);
-    place_all(&g, &other);
+    layers_place_all(&g, &other);
     if (other.bytes < out->bytes) {
         for (int i = 0; i < g.n; i++)
             out->at[g.order[i]] = other.at[g.order[i]];
@@ -244,7 +245,7 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
     return most;
 }
 
-static bool is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
+static bool layers_is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
 {
     return a->place == b->place && a->boundary == b->boundary && a->value == b->value && a->first == b->first &&
            a->last == b->last;
@@ -263,11 +264,11 @@ static bool are_placed_alike(const struct model_program *a, const struct model_p
             return false;
         for (int k = 0; k < of_a->n_buffers; k++) {
             const struct schedule_buffer *buffer = &of_a->buffers[k];
-            if (!is_same(buffer, &of_b->buffers[k]))
+            if (!layers_is_same(buffer, &of_b->buffers[k]))
                 return false;
             if (buffer->value == SCHEDULE_NONE && buffer->first <= buffer->last &&
-                scratch_bytes(&a->program, &of_a->steps[buffer->first], setting, shape) !=
-                    scratch_bytes(&b->program, &of_b->steps[buffer->first], setting, shape))
+                layers_scratch_bytes(&a->program, &of_a->steps[buffer->first], setting, shape) !=
+                    layers_scratch_bytes(&b->program, &of_b->steps[buffer->first], setting, shape))
                 return false;
         }
     }

@@ -22,17 +22,17 @@ static uint64_t take_each(struct layout *l, enum ledger_category category, uint6
     return at;
 }
 
-static uint64_t take(struct layout *l, enum ledger_category category, uint64_t bytes)
+static uint64_t plan_take(struct layout *l, enum ledger_category category, uint64_t bytes)
 {
     return take_each(l, category, 1, bytes);
 }
 
-static uint64_t value_bytes(const struct plan *plan)
+static uint64_t plan_value_bytes(const struct plan *plan)
 {
     return number_bytes(plan->setting.goal.precision);
 }
 
-static bool is_training(const struct plan *plan)
+static bool plan_is_training(const struct plan *plan)
 {
     return plan->setting.goal.purpose == PLAN_TRAIN;
 }
@@ -57,14 +57,14 @@ static void take_decoded(struct plan *plan, const struct model *model, struct la
 
     if (plan->choice.sparse_singly) /* then none is coded, and the head's are dense */
         largest = 0;
-    plan->decoded = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+    plan->decoded = plan_take(l, LEDGER_WEIGHTS, largest * plan_value_bytes(plan));
     if (plan->head_apart) /* the first of the head's units is the largest */
         plan->decoded_head = take_each(l, LEDGER_WEIGHTS, head->n_visits,
-                                       plan_decoded(model, first, plan->head_pad) * value_bytes(plan));
+                                       plan_decoded(model, first, plan->head_pad) * plan_value_bytes(plan));
 }
 
 /* Resident units, and buffers for the others: at most one for each. */
-static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
+static void plan_take_weights(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
     const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan);
@@ -80,7 +80,7 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
     }
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
-        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest);
+        plan->weights[i] = plan_take(l, LEDGER_WEIGHTS, largest);
     take_decoded(plan, model, l);
 }
 
@@ -107,7 +107,7 @@ static void take_head_gradient(struct plan *plan, struct layout *l, const struct
         return;
     }
     plan->gradient_sum = l->offset + rounding;
-    plan->gradient = take(l, LEDGER_GRADIENT, rounding + bytes / value_bytes(plan) * sizeof(float));
+    plan->gradient = plan_take(l, LEDGER_GRADIENT, rounding + bytes / plan_value_bytes(plan) * sizeof(float));
 }
 
 /* Chains, and gradients. begin: of the places of values. */
@@ -129,21 +129,21 @@ static void take_turns(struct plan *plan, const struct model *model, struct layo
 }
 
 /* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
-static void take_tiles(struct plan *plan, const struct model *model, struct layout *l)
+static void plan_take_tiles(struct plan *plan, const struct model *model, struct layout *l)
 {
     uint64_t most[3] = {0};
     struct plan_tiles tiles;
 
     for (uint32_t i = 0; i < model->values.n_passages; i++)
-        for (int backward = 0; backward < (is_training(plan) ? 2 : 1); backward++) {
+        for (int backward = 0; backward < (plan_is_training(plan) ? 2 : 1); backward++) {
             plan_tiles(&tiles, plan, model, &model->values.passages[i], backward);
             for (int k = 0; k < 3; k++)
                 most[k] = most[k] < tiles.bytes[k] ? tiles.bytes[k] : most[k];
         }
     for (uint32_t set = 0; set < (plan->choice.host_stash ? plan->n_sets : 1); set++) {
-        plan->input[set] = take(l, LEDGER_STASH, most[0]);
-        plan->output[set] = take(l, LEDGER_STASH, most[1]);
-        plan->dy[set] = take(l, LEDGER_GRADIENT, most[2]);
+        plan->input[set] = plan_take(l, LEDGER_STASH, most[0]);
+        plan->output[set] = plan_take(l, LEDGER_STASH, most[1]);
+        plan->dy[set] = plan_take(l, LEDGER_GRADIENT, most[2]);
     }
 }
 
@@ -161,18 +161,18 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
         if (plan->choice.n_cuts == 0)
             values->stashed =
-                take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? plan_count_stashed(plan, shape) : 0);
+                take_values(plan, l, LEDGER_STASH, shape, plan_is_training(plan) ? plan_count_stashed(plan, shape) : 0);
         values->passing =
-            take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
+            take_values(plan, l, LEDGER_STASH, shape, plan_is_training(plan) ? shape->n_passing : shape->n_forward);
     }
     if (plan->choice.n_cuts > 0) {
         uint64_t *const end = plan->choice.host_stash ? &plan->host_stash_bytes : &l->offset, at = *end;
         *end = plan_place_segments(plan, model, at);
         l->bytes[LEDGER_STASH] += plan->choice.host_stash ? 0 : *end - at; /* what aligns them included */
     }
-    if (is_training(plan))
+    if (plan_is_training(plan))
         take_turns(plan, model, l, begin);
-    take_tiles(plan, model, l);
+    plan_take_tiles(plan, model, l);
 }
 
 /* Elements of the largest sparse piece, were it dense; 0: there is none. */
@@ -195,11 +195,11 @@ static void take_contributions(struct plan *plan, const struct model *model, str
 
     plan->rounding_bytes = plan->setting.goal.grad != NUMBER_FP32 ? plan->setting.backend->rounding_bytes : 0;
     if (n_apart > 0)
-        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+        plan_take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
     plan->head = l->offset;
     for (uint32_t part = 0; part < plan->setting.share_rows / plan->setting.part_rows; part++)
         for (uint32_t i = 0; i < n_apart; i++)
-            take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
+            plan_take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
     plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
     for (uint32_t visit = 0, n; visit < model->n_visits - n_apart; visit += n) {
         const uint32_t unit = model->visits[visit];
@@ -211,10 +211,10 @@ static void take_contributions(struct plan *plan, const struct model *model, str
         most = most < sum ? sum : most;
     }
     if (model->sparse.keep > 0)
-        plan->dense = take(l, LEDGER_CONTRIBUTION, largest_dense(model) * sizeof(float));
+        plan->dense = plan_take(l, LEDGER_CONTRIBUTION, largest_dense(model) * sizeof(float));
     for (uint32_t i = 0; i < plan->n_sums; i++) {
-        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
-        plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+        plan_take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+        plan->contribution[i] = plan_take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
     }
 }
 
@@ -238,8 +238,8 @@ static void take_kept(struct plan *plan, const struct model *model, struct layou
         *above = plan_keep(plan, model, c, keeping->kept);
         below->n_blocks = above->first = model->classes[c].n_blocks - keeping->n_kept;
         above->n_blocks = keeping->n_kept;
-        below->at = take(l, LEDGER_KEPT, below->n_blocks * below->bytes);
-        above->at = take(l, LEDGER_KEPT, above->n_blocks * above->bytes);
+        below->at = plan_take(l, LEDGER_KEPT, below->n_blocks * below->bytes);
+        above->at = plan_take(l, LEDGER_KEPT, above->n_blocks * above->bytes);
     }
 }
 
@@ -249,7 +249,7 @@ static void take_chain_units(struct plan *plan, const struct model *model, struc
     plan->chain_units = l->offset;
     for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++)
         if (plan_is_copied(plan, model, layer))
-            take(l, LEDGER_WEIGHTS, plan_uploaded_bytes(model, model->visits[layer->first_visit], plan));
+            plan_take(l, LEDGER_WEIGHTS, plan_uploaded_bytes(model, model->visits[layer->first_visit], plan));
 }
 
 /* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
@@ -284,8 +284,9 @@ static void take_small_values(struct plan *plan, const struct model *model, stru
         values->bytes = copies * plan_align(bytes);
         values->stashed =
             take_each(l, is_constant ? LEDGER_WEIGHTS : LEDGER_STATISTICS, shape->n_stashed * copies, bytes);
-        values->gradients = take_each(l, shape->domain == PROGRAM_PART ? LEDGER_CONTRIBUTION : LEDGER_GRADIENT,
-                                      is_training(plan) && shape->trained ? shape->n_gradients * copies : 0, bytes);
+        values->gradients =
+            take_each(l, shape->domain == PROGRAM_PART ? LEDGER_CONTRIBUTION : LEDGER_GRADIENT,
+                      plan_is_training(plan) && shape->trained ? shape->n_gradients * copies : 0, bytes);
     }
 }
 
@@ -297,34 +298,35 @@ static void lay_out(struct plan *plan, const struct model *model)
     const uint64_t predicted = (uint64_t)s->share_rows * model_predicted(model, s->goal.seq);
     struct layout l = {.bytes = plan->bytes};
 
-    take_weights(plan, model, &l);
+    plan_take_weights(plan, model, &l);
     take_boundaries(plan, model, &l);
-    if (is_training(plan)) {
+    if (plan_is_training(plan)) {
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
         take_chain_units(plan, model, &l);
     }
     take_small_values(plan, model, &l);
-    plan->running = take(&l, LEDGER_STATISTICS, predicted * 3 * sizeof(float));
-    plan->losses = take(&l, LEDGER_STATISTICS, predicted * sizeof(double));
-    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    plan->labels = take(&l, LEDGER_DATA, predicted * sizeof(uint32_t));
+    plan->running = plan_take(&l, LEDGER_STATISTICS, predicted * 3 * sizeof(float));
+    plan->losses = plan_take(&l, LEDGER_STATISTICS, predicted * sizeof(double));
+    plan->ids = plan_take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->labels = plan_take(&l, LEDGER_DATA, predicted * sizeof(uint32_t));
     if (s->goal.packs)
-        plan->positions = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    for (uint32_t set = 0; is_training(plan) && set < plan->n_sets; set++)
-        plan->norms[set] = take(&l, LEDGER_DATA, s->share_rows / s->part_rows * model->most_norms * sizeof(uint16_t));
+        plan->positions = plan_take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    for (uint32_t set = 0; plan_is_training(plan) && set < plan->n_sets; set++)
+        plan->norms[set] =
+            plan_take(&l, LEDGER_DATA, s->share_rows / s->part_rows * model->most_norms * sizeof(uint16_t));
     if (plan_has_pairs(&s->goal)) {
-        plan->references = take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
-        plan->log_p = take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
+        plan->references = plan_take(&l, LEDGER_DATA, s->share_rows * sizeof(float));
+        plan->log_p = plan_take(&l, LEDGER_STATISTICS, s->share_rows * sizeof(double));
     }
     if (plan_has_pairs(&s->goal) || s->goal.weighted)
-        plan->scales = take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
+        plan->scales = plan_take(&l, LEDGER_STATISTICS, tokens * sizeof(float));
     if (model_has_lengths(&model->config))
-        plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
+        plan->lengths = plan_take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
     if (model_has_segments(&model->config))
-        plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+        plan->segments = plan_take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     if (model->config.n_labels) {
-        plan->logits = take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
+        plan->logits = plan_take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
     }
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
@@ -355,11 +357,11 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     const uint64_t logits = c->vocabulary * sizeof(float);
     struct layout l = {.bytes = plan->bytes};
 
-    take_weights(plan, model, &l);
+    plan_take_weights(plan, model, &l);
     take_caches(plan, model, &l);
     take_boundaries(plan, model, &l);
     take_small_values(plan, model, &l);
-    plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
+    plan->ids = plan_take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
     plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
     plan->logits_stride = plan_align(logits) / sizeof(float);
     take_workspace(plan, model, &l, MODEL_SINGLE);
@@ -386,9 +388,9 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     /* On the CPU a classifier's head takes one row at a time, so that no microbatch changes its sums. */
     out->head_tile = model->config.n_labels && setting->backend->joins_rows ? 1 : setting->backend->head_tile;
     out->head_pad = setting->goal.purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
-    out->one_pass = is_training(out) && (choice->whole_head || alone);
+    out->one_pass = plan_is_training(out) && (choice->whole_head || alone);
     out->head_sums =
-        is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision != NUMBER_FP32;
+        plan_is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision != NUMBER_FP32;
     if (out->head_apart && out->n_resident < n_head)
         out->n_resident = n_head;
     if (setting->goal.purpose == PLAN_GENERATE)
@@ -435,7 +437,7 @@ uint64_t plan_decoded_at(const struct plan *plan, const struct model *model, uin
     if (!plan->head_apart || place >= head->n_visits)
         return plan->decoded;
     return plan->decoded_head +
-           (unit - first) * plan_align(plan_decoded(model, first, plan->head_pad) * value_bytes(plan));
+           (unit - first) * plan_align(plan_decoded(model, first, plan->head_pad) * plan_value_bytes(plan));
 }
 
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i)

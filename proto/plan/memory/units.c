@@ -95,8 +95,8 @@ uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad)
 /* The largest of one of the two sizes. */
 enum size { UPLOADED, DECODED };
 
-static uint64_t find_largest(const struct model *model, uint32_t first, const struct plan *plan, uint32_t pad,
-                             enum size size)
+static uint64_t units_find_largest(const struct model *model, uint32_t first, const struct plan *plan, uint32_t pad,
+                                   enum size size)
 {
     const uint32_t end = plan_count_uploaded(model);
     uint64_t most = 0;
@@ -115,10 +115,10 @@ static uint64_t find_largest(const struct model *model, uint32_t first, const st
 
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, const struct plan *plan)
 {
-    return find_largest(model, first, plan, plan->head_pad, UPLOADED);
+    return units_find_largest(model, first, plan, plan->head_pad, UPLOADED);
 }
 
 uint64_t plan_largest_decoded(const struct model *model, uint32_t first, uint32_t pad)
 {
-    return find_largest(model, first, NULL, pad, DECODED);
+    return units_find_largest(model, first, NULL, pad, DECODED);
 }

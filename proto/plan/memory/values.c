@@ -9,7 +9,7 @@
 
 #include <assert.h>
 
-static bool is_training(const struct plan *plan)
+static bool values_is_training(const struct plan *plan)
 {
     return plan->setting.goal.purpose == PLAN_TRAIN;
 }
@@ -33,7 +33,9 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
     if (plan->choice.derives)
         return plan_most_derived(plan, model);
     for (const struct model_shape *s = model->values.shapes; s < model->values.shapes + model->values.n_shapes; s++)
-        bytes += model_is_small(s) ? 0 : (is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
+        bytes += model_is_small(s)
+                     ? 0
+                     : (values_is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
     return bytes;
 }
 
@@ -42,7 +44,7 @@ uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t
     const struct model_value *v = &model->values.of[value];
     const struct plan_values *values = &plan->values[v->shape];
 
-    if (!is_training(plan) && !model_is_small(&model->values.shapes[v->shape]))
+    if (!values_is_training(plan) && !model_is_small(&model->values.shapes[v->shape]))
         return values->passing + v->forward_place * values->bytes;
     if (plan->choice.n_cuts > 0 && v->stashed && !model_is_small(&model->values.shapes[v->shape]))
         return plan_segment_value(plan, model, value);
@@ -100,7 +102,7 @@ struct ranges {
     uint32_t n;
 };
 
-static void add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
+static void values_add_range(struct ranges *ranges, uint64_t at, uint64_t bytes)
 {
     if (bytes > 0)
         ranges->at[ranges->n] = at, ranges->end[ranges->n++] = at + bytes;
@@ -115,7 +117,8 @@ static void add_stashed(struct ranges *ranges, const struct plan *plan, const st
     uint32_t done[MODEL_SHAPES] = {0};
 
     if (plan->choice.n_cuts > 0)
-        add_range(ranges, plan->stored[0], plan_segments_end(plan, model, life.lowest, life.topmost) - plan->stored[0]);
+        values_add_range(ranges, plan->stored[0],
+                         plan_segments_end(plan, model, life.lowest, life.topmost) - plan->stored[0]);
     for (uint32_t i = model->values.n; i-- > 0 && of[i].first > life.topmost;)
         done[of[i].shape] += of[i].stashed && !(plan->choice.derives && of[i].chain > 0);
     for (uint32_t i = 0; i < model->values.n_shapes; i++) {
@@ -124,8 +127,8 @@ static void add_stashed(struct ranges *ranges, const struct plan *plan, const st
         if (model_is_small(s))
             continue;
         if (plan->choice.n_cuts == 0)
-            add_range(ranges, values->stashed, (plan_count_stashed(plan, s) - done[i]) * values->bytes);
-        add_range(ranges, values->passing, s->n_passing * values->bytes);
+            values_add_range(ranges, values->stashed, (plan_count_stashed(plan, s) - done[i]) * values->bytes);
+        values_add_range(ranges, values->passing, s->n_passing * values->bytes);
     }
 }
 
@@ -149,7 +152,7 @@ uint64_t plan_gradients_bytes(const struct plan *plan, const struct model *model
 }
 
 /* The largest shape whose bit is not in the set `placed`; of equal ones the first. */
-static uint32_t find_next(const struct plan *plan, const struct model *model, uint64_t placed)
+static uint32_t values_find_next(const struct plan *plan, const struct model *model, uint64_t placed)
 {
     uint64_t most = 0;
     uint32_t next = MODEL_SHAPES;
@@ -168,10 +171,10 @@ static void add_chains(struct ranges *ranges, const struct plan *plan, const str
 
     for (uint32_t i = 0; i < n; i++)
         if (are_together(life, life_of_chain(&chains[i])))
-            add_range(ranges, plan->chains[i], plan_chain_bytes(plan, &chains[i]));
+            values_add_range(ranges, plan->chains[i], plan_chain_bytes(plan, &chains[i]));
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t values_later(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -187,9 +190,9 @@ static uint64_t place_chains(struct plan *plan, const struct model *model, uint6
         struct ranges ranges = {.n = 0};
         add_stashed(&ranges, plan, model, life_of_chain(chain));
         add_chains(&ranges, plan, model, i, life_of_chain(chain));
-        add_range(&ranges, plan->gradient, fixed - plan->gradient);
+        values_add_range(&ranges, plan->gradient, fixed - plan->gradient);
         plan->chains[i] = find_lowest(&ranges, begin, bytes);
-        end = later(end, plan->chains[i] + bytes);
+        end = values_later(end, plan->chains[i] + bytes);
     }
     return end;
 }
@@ -205,22 +208,22 @@ void plan_take_turns(struct plan *plan, const struct model *model, struct plan_t
     turns->chains = before - fixed;
     turns->gradients = 0;
     turns->end = before;
-    for (uint32_t i; (i = find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {
+    for (uint32_t i; (i = values_find_next(plan, model, placed)) < MODEL_SHAPES; placed |= UINT64_C(1) << i) {
         const struct life life = life_of_gradients(&shapes[i]);
         const uint64_t all = plan_gradients_bytes(plan, model, i);
         const uint32_t n = count_gradients(model, i);
         struct ranges ranges = {.n = 0};
         add_stashed(&ranges, plan, model, life);
         add_chains(&ranges, plan, model, n_chains, life);
-        add_range(&ranges, plan->gradient, fixed - plan->gradient);
+        values_add_range(&ranges, plan->gradient, fixed - plan->gradient);
         for (uint32_t k = 0; k < model->values.n_shapes; k++)
             if (placed >> k & 1 && are_together(life, life_of_gradients(&shapes[k])))
-                add_range(&ranges, at[k], plan_gradients_bytes(plan, model, k));
+                values_add_range(&ranges, at[k], plan_gradients_bytes(plan, model, k));
         at[i] = find_lowest(&ranges, turns->begin, all);
         plan->values[i].gradients =
             at[i] - (shapes[i].n_gradients - n) * plan->values[i].bytes; /* the head's is first */
         turns->gradients += at[i] >= before ? n * plan_shape_bytes(plan, &shapes[i]) : 0;
-        turns->end = later(turns->end, at[i] + all);
+        turns->end = values_later(turns->end, at[i] + all);
     }
     turns->gradients = turns->gradients < turns->end - before ? turns->gradients : turns->end - before;
 }
@@ -240,7 +243,7 @@ static bool is_converted(const struct plan *plan, const struct model_shape *shap
     return plan->setting.goal.precision != NUMBER_FP32 || (o->stores && !o->begins);
 }
 
-static uint64_t take(uint64_t *end, uint64_t bytes)
+static uint64_t memory_values_take(uint64_t *end, uint64_t bytes)
 {
     const uint64_t at = plan_align(*end);
 
@@ -264,9 +267,10 @@ void plan_tiles(struct plan_tiles *out, const struct plan *plan, const struct mo
         if (model_is_small(shape))
             continue;
         if (plan_is_on_host(plan, shape) && !(o->passes && !shape->wide))
-            out->of[i].stored = take(end, n * plan_element_bytes(plan, shape));
+            out->of[i].stored = memory_values_take(end, n * plan_element_bytes(plan, shape));
         if (is_converted(plan, shape, o))
-            out->of[i].narrow = take(end, n * shape->columns * number_bytes(plan->setting.goal.precision));
+            out->of[i].narrow =
+                memory_values_take(end, n * shape->columns * number_bytes(plan->setting.goal.precision));
     }
 }
 

@@ -23,7 +23,7 @@ const struct card *card_find(const char *model)
     return NULL;
 }
 
-static void scale(double *figures, size_t n, double by)
+static void card_scale(double *figures, size_t n, double by)
 {
     for (size_t i = 0; i < n; i++)
         figures[i] *= by;
@@ -44,12 +44,12 @@ struct profile card_profile(const struct card *card)
 
     if (!card)
         return p;
-    scale(p.matmul_flops[NUMBER_FP32], PROFILE_ROWS, card->fp32_flops / cards->fp32_flops);
-    scale(p.matmul_flops[NUMBER_BF16], PROFILE_ROWS, card->bf16_flops / cards->bf16_flops);
+    card_scale(p.matmul_flops[NUMBER_FP32], PROFILE_ROWS, card->fp32_flops / cards->fp32_flops);
+    card_scale(p.matmul_flops[NUMBER_BF16], PROFILE_ROWS, card->bf16_flops / cards->bf16_flops);
     scale_types(p.attention_flops[0], PROFILE_DIRECTIONS * ATTENTION_PATHS, card);
     scale_types(p.conv2d_flops[0], CONV2D_KINDS * CONV2D_PATHS, card);
     p.memory_bytes_per_s *= card->memory_bytes_per_s / cards->memory_bytes_per_s;
-    scale(p.norm_bytes_per_s, PROFILE_DIRECTIONS, card->memory_bytes_per_s / cards->memory_bytes_per_s);
+    card_scale(p.norm_bytes_per_s, PROFILE_DIRECTIONS, card->memory_bytes_per_s / cards->memory_bytes_per_s);
     p.link_bytes_per_s *= card->link_bytes_per_s / cards->link_bytes_per_s;
     p.n_multiprocessors = card->n_multiprocessors;
     p.attention = card->attention;

@@ -40,7 +40,7 @@ struct costs {
     const struct model_unit *decoded;   /* whose coded pieces the last visit decoded; or NULL */
 };
 
-static double moved(const struct costs *c, double bytes)
+static double cost_moved(const struct costs *c, double bytes)
 {
     return bytes / c->profile->memory_bytes_per_s;
 }
@@ -103,7 +103,7 @@ struct pipeline {
 };
 
 /* Inlined; libm's fmax is a call because it handles NaN. */
-static double later(double a, double b)
+static double cost_later(double a, double b)
 {
     return a > b ? a : b;
 }
@@ -115,18 +115,18 @@ static void shift(double *ends, uint32_t n, double end)
     ends[0] = end;
 }
 
-static void advance(struct pipeline *p, const struct visit *v)
+static void cost_advance(struct pipeline *p, const struct visit *v)
 {
     const double stash = v->stash / 2; /* half of it in each direction */
     const double left = p->n_sets == 1 ? p->pushed[0] : 0;
 
-    p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull;
+    p->pulled = cost_later(cost_later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull;
     if (stash > 0)
-        p->pulled = later(p->pulled, p->is_alone ? p->pushed[0] : 0) + stash;
+        p->pulled = cost_later(p->pulled, p->is_alone ? p->pushed[0] : 0) + stash;
     const double tiles = v->stash > 0 ? p->pushed[p->n_sets - 1] : 0, sums = v->push > 0 ? p->pushed[p->n_sums - 1] : 0;
-    const double begin = later(later(p->pulled, p->computed[0]), later(tiles, sums));
+    const double begin = cost_later(cost_later(p->pulled, p->computed[0]), cost_later(tiles, sums));
     shift(p->computed, p->n_buffers, begin + v->compute);
-    shift(p->pushed, p->n_sums, later(p->pushed[0], p->computed[0]) + v->push + stash);
+    shift(p->pushed, p->n_sums, cost_later(p->pushed[0], p->computed[0]) + v->push + stash);
 }
 
 /* True if all ends have moved since `before` by the same amount, *by, up to rounding. */
@@ -171,7 +171,7 @@ static void advance_by(struct pipeline *p, const struct visit *visits, uint32_t 
     while (n > 0) {
         const struct pipeline before = *p;
         for (uint32_t i = 0, k = 0; i < round && n > 0; i++, n--) {
-            advance(p, &visits[k]);
+            cost_advance(p, &visits[k]);
             k = k + 1 < period ? k + 1 : 0;
         }
         if (n >= round && moved_alike(p, &before, &by)) {
@@ -250,7 +250,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
     if (layer->kind == MODEL_EMBEDDING ||
         (c->plan->setting.goal.source > 0 && model_is_of_source(layer))) /* the latter runs once for a text */
         return 0;
-    return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
+    return cost_moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }
 
 /* All but what it pulls, and pads. */
@@ -275,7 +275,7 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
 }
 
 /* compute_visit, remembered for layers with a program, each of which visits one unit. */
-static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
+static struct visit cost_find_visit(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
@@ -301,11 +301,11 @@ static double pad(const struct costs *c, uint32_t unit)
 
     if (c->model->units[unit].n_decoded > 0 || plan_place_of(c->model, unit) < c->plan->n_resident)
         return 0;
-    return moved(c, (double)n * c->value) * c->slow;
+    return cost_moved(c, (double)n * c->value) * c->slow;
 }
 
 /* Seconds to decode the coded and sparse pieces of a visit's unit, unless the visit before has. */
-static double decode(struct costs *c, uint32_t visit, bool backward)
+static double cost_decode(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
@@ -319,14 +319,14 @@ static double decode(struct costs *c, uint32_t visit, bool backward)
 }
 
 /* Seconds to copy a unit of which values will be derived again. */
-static double copy_unit(const struct costs *c, uint32_t visit, bool backward)
+static double cost_copy_unit(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const double bytes = (double)c->model->units[c->model->visits[visit]].n * c->value;
 
     if (backward || !plan_is_copied(c->plan, c->model, layer))
         return 0;
-    return (moved(c, 2 * bytes) + c->profile->call_s) * c->slow;
+    return (cost_moved(c, 2 * bytes) + c->profile->call_s) * c->slow;
 }
 
 /* What is known of the share's tokens comes for each visit (proto/model/norms.h). */
@@ -335,13 +335,13 @@ static uint64_t norms_bytes(const struct costs *c, const struct model_unit *unit
     return c->plan->setting.share_rows / c->plan->setting.part_rows * unit->n_norms * sizeof(uint16_t);
 }
 
-static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+static struct visit cost_visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const uint32_t unit = c->model->visits[visit];
     const bool pulled = is_pulled(c, buffers, visit, backward);
-    struct visit v = find_visit(c, visit, backward);
+    struct visit v = cost_find_visit(c, visit, backward);
 
-    v.compute += (pulled ? pad(c, unit) : 0) + decode(c, visit, backward) + copy_unit(c, visit, backward);
+    v.compute += (pulled ? pad(c, unit) : 0) + cost_decode(c, visit, backward) + cost_copy_unit(c, visit, backward);
     v.down_bytes = (pulled ? model_unit_bytes(&c->model->units[unit], c->plan->setting.goal.precision) : 0) +
                    gathered_bytes(c, visit, backward) + norms_bytes(c, &c->model->units[unit]);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
@@ -354,7 +354,7 @@ struct range {
 };
 
 /* Cuts the range at `at`, and leaves the half that contains `place`. */
-static void cut(struct range *range, uint32_t at, uint32_t place)
+static void cost_cut(struct range *range, uint32_t at, uint32_t place)
 {
     if (place < at && at < range->end)
         range->end = at;
@@ -362,7 +362,7 @@ static void cut(struct range *range, uint32_t at, uint32_t place)
         range->begin = at;
 }
 
-static uint32_t place_of(const struct model *model, const struct model_layer *layer)
+static uint32_t cost_place_of(const struct model *model, const struct model_layer *layer)
 {
     return (uint32_t)(layer - model->layers) - model->first_block;
 }
@@ -372,38 +372,38 @@ static uint32_t lowest_kept(const struct costs *c, uint32_t class)
 {
     const uint32_t first = c->plan->kept[class][1].first;
 
-    return first < c->model->classes[class].n_blocks ? place_of(c->model, model_ranked(c->model, class, first))
+    return first < c->model->classes[class].n_blocks ? cost_place_of(c->model, model_ranked(c->model, class, first))
                                                      : c->model->n_block_layers;
 }
 
 /* The layers of blocks around this one whose visits recur: with their units, all resident or none, and all of a class
  * keeping the same. */
-static struct range find_range(const struct costs *c, uint32_t visit, bool backward)
+static struct range cost_find_range(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
-    const uint32_t place = place_of(model, &model->layers[model->visit_layers[visit]]);
+    const uint32_t place = cost_place_of(model, &model->layers[model->visit_layers[visit]]);
     const uint32_t unit = model->visits[visit], lowest_unit = unit - place;
     const struct model_alike *alike = &model->units[unit].alike;
     const uint32_t places = plan_place_of(model, lowest_unit) + 1, n_resident = c->plan->n_resident;
     struct range range = {alike->first - lowest_unit, alike->end - lowest_unit};
 
-    cut(&range, places > n_resident ? places - n_resident : 0, place);
+    cost_cut(&range, places > n_resident ? places - n_resident : 0, place);
     for (uint32_t i = 0; i < model->n_classes; i++)
-        cut(&range, lowest_kept(c, i), place);
+        cost_cut(&range, lowest_kept(c, i), place);
     if (backward && model->lowest_trained >= model->first_block) /* it computes less */
-        cut(&range, model->lowest_trained - model->first_block + 1, place);
+        cost_cut(&range, model->lowest_trained - model->first_block + 1, place);
     return range;
 }
 
 /* The number of recurring visits from this one on: of blocks, else 1. */
-static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward)
+static uint32_t cost_count_alike(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
 
     if (layer->kind != MODEL_BLOCK)
         return 1;
-    const struct range range = find_range(c, visit, backward);
-    const uint32_t place = place_of(c->model, layer);
+    const struct range range = cost_find_range(c, visit, backward);
+    const uint32_t place = cost_place_of(c->model, layer);
     return backward ? place - range.begin + 1 : range.end - place;
 }
 
@@ -413,11 +413,11 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
 static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct costs *c, struct buffers *buffers,
                      struct plan_visits some, bool backward)
 {
-    uint32_t n_before = 0, was_alike = 0; /* visits of the run before this one; count_alike of the visit before */
+    uint32_t n_before = 0, was_alike = 0; /* visits of the run before this one; cost_count_alike of the visit before */
 
     for (uint32_t done = 0, period, times; done < some.n; done += period * times) {
         const uint32_t visit = backward ? some.first + some.n - 1 - done : some.first + done;
-        const uint32_t recurring = count_alike(c, visit, backward), left = some.n - done;
+        const uint32_t recurring = cost_count_alike(c, visit, backward), left = some.n - done;
         const uint32_t alike = recurring < left ? recurring : left;
         struct visit visits[MODEL_PERIOD];
 
@@ -429,7 +429,7 @@ static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct co
         if (times == 0)
             period = times = 1;
         for (uint32_t i = 0; i < period; i++)
-            visits[i] = visit_of(c, buffers, backward ? visit - i : visit + i, backward);
+            visits[i] = cost_visit_of(c, buffers, backward ? visit - i : visit + i, backward);
         add_visits(out, pipeline, visits, period, times);
     }
 }
@@ -440,7 +440,7 @@ static void add_chain(struct plan_cost *out, struct pipeline *pipeline, struct c
 {
     for (uint32_t i = 0; i < chain->n; i++) {
         const struct model_layer *layer = plan_chain_layer(c->model, chain, i);
-        const struct visit v = {.compute = find_visit(c, layer->first_visit, false).compute};
+        const struct visit v = {.compute = cost_find_visit(c, layer->first_visit, false).compute};
         add_visits(out, pipeline, &v, 1, 1);
     }
 }

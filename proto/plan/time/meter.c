@@ -38,7 +38,7 @@ struct computing {
     double operations[ATTENTION_PATHS], seconds[ATTENTION_PATHS], all;
 };
 
-static void multiply(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
+static void meter_multiply(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
 {
     const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
@@ -48,7 +48,7 @@ static void multiply(struct computing *out, const struct plan_meter *meter, cons
         work->operations / profile_flops(meter->profile, type, (double)work->rows, call_width(work));
 }
 
-static void convolve(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
+static void meter_convolve(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
 {
     const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
@@ -60,8 +60,8 @@ static void convolve(struct computing *out, const struct plan_meter *meter, cons
         profile_conv2d_flops(meter->profile, work->conv2d, work->conv2d_path, type, (double)work->rows);
 }
 
-static void attend(struct computing *out, const struct plan_meter *meter, const struct call_work *work,
-                   enum profile_direction direction)
+static void meter_attend(struct computing *out, const struct plan_meter *meter, const struct call_work *work,
+                         enum profile_direction direction)
 {
     const enum number_type type = profile_type(meter->on.backend, meter->on.type);
 
@@ -81,18 +81,18 @@ static struct computing compute(const struct plan_meter *meter, const struct cal
 
     switch (work->rate) {
     case CALL_RATE_PRODUCT:
-        multiply(&c, meter, work);
+        meter_multiply(&c, meter, work);
         break;
     case CALL_RATE_CONV2D:
-        convolve(&c, meter, work);
+        meter_convolve(&c, meter, work);
         break;
     case CALL_RATE_ATTENTION:
         c.first = PLAN_USE_ATTENTION;
-        attend(&c, meter, work, PROFILE_FORWARD);
+        meter_attend(&c, meter, work, PROFILE_FORWARD);
         break;
     case CALL_RATE_ATTENTION_BACKWARD:
         c.first = PLAN_USE_ATTENTION_BACKWARD;
-        attend(&c, meter, work, PROFILE_BACKWARD);
+        meter_attend(&c, meter, work, PROFILE_BACKWARD);
         break;
     case CALL_RATE_NONE:
         break;
@@ -113,7 +113,7 @@ static double bytes_per_s(const struct profile *profile, enum call_pass pass)
     return profile->memory_bytes_per_s;
 }
 
-static double price(const struct plan_meter *meter, struct call *call, struct computing *c)
+static double meter_price(const struct plan_meter *meter, struct call *call, struct computing *c)
 {
     const struct profile *profile = meter->profile;
     struct call_work work;
@@ -138,14 +138,14 @@ double plan_meter_price(const struct plan_meter *meter, struct call *call)
 {
     struct computing c;
 
-    return price(meter, call, &c);
+    return meter_price(meter, call, &c);
 }
 
 static void on_call(struct device *dev, struct call *call)
 {
     struct plan_meter *meter = (struct plan_meter *)dev;
     struct computing c;
-    const double seconds = price(meter, call, &c);
+    const double seconds = meter_price(meter, call, &c);
 
     meter->seconds += seconds;
     for (unsigned i = 0; i < c.n && c.all > 0; i++) {

@@ -44,7 +44,7 @@ int profile_path(char *out, size_t cap, const char *device, struct error *err)
 }
 
 /* The member `name` of an object, which must be a number. */
-static int read_number(double *out, const json_t *object, const char *name, struct error *err)
+static int profile_file_read_number(double *out, const json_t *object, const char *name, struct error *err)
 {
     const json_t *value = json_object_get(object, name);
 
@@ -54,7 +54,7 @@ static int read_number(double *out, const json_t *object, const char *name, stru
     return 0;
 }
 
-static int refuse_unknown(json_t *object, size_t n_known, const char *const *known, struct error *err)
+static int profile_file_refuse_unknown(json_t *object, size_t n_known, const char *const *known, struct error *err)
 {
     const char *key;
     json_t *value;
@@ -82,17 +82,18 @@ static int read_level(double *out, const struct profile_table *table, int level,
         if (!member && (level == table->optional || table->is_sparse))
             continue;
         if (level == table->n_levels - 1) {
-            rc = read_number(at, value, l->names[i], err);
+            rc = profile_file_read_number(at, value, l->names[i], err);
         } else {
             rc = read_level(at, table, level + 1, member, err);
             if (rc)
                 error_prefix(err, l->names[i]);
         }
     }
-    return rc ? rc : refuse_unknown(value, (size_t)l->n, l->names, err);
+    return rc ? rc : profile_file_refuse_unknown(value, (size_t)l->n, l->names, err);
 }
 
-static int read_table(struct profile *out, const struct profile_table *table, json_t *root, struct error *err)
+static int profile_file_read_table(struct profile *out, const struct profile_table *table, json_t *root,
+                                   struct error *err)
 {
     json_t *const value = json_object_get(root, table->name);
 
@@ -119,7 +120,7 @@ static void derive_rates(double (*out)[PROFILE_TYPES], const double (*otherwise)
 }
 
 /* What a file may lack, from what it must have. */
-static void derive(struct profile *out, const char *device)
+static void profile_file_derive(struct profile *out, const char *device)
 {
     const struct profile *of = profile_default(device);
 
@@ -156,7 +157,7 @@ static int read_figures(struct profile *out, json_t *root, struct error *err)
     int rc = 0;
 
     for (int i = 0; !rc && i < PROFILE_FIGURES; i++)
-        rc = read_number(profile_figure(out, i), root, profile_figure_names[i], err);
+        rc = profile_file_read_number(profile_figure(out, i), root, profile_figure_names[i], err);
     return rc;
 }
 
@@ -171,7 +172,7 @@ static int read_optional(struct profile *out, json_t *root, const char *device, 
 
     for (const struct profile_optional *o = profile_optional; !rc && o < profile_optional + PROFILE_OPTIONAL; o++)
         if (has_optional(o, device) && json_object_get(root, o->name))
-            rc = read_number(profile_optional_figure(out, o), root, o->name, err);
+            rc = profile_file_read_number(profile_optional_figure(out, o), root, o->name, err);
     return rc;
 }
 
@@ -188,10 +189,10 @@ static int refuse_others(json_t *root, const struct profile_table *tables, const
     for (const struct profile_optional *o = profile_optional; o < profile_optional + PROFILE_OPTIONAL; o++)
         if (has_optional(o, device))
             known[n++] = o->name;
-    return refuse_unknown(root, n, known, err);
+    return profile_file_refuse_unknown(root, n, known, err);
 }
 
-static int read_object(struct profile *out, json_t *root, const char *device, struct error *err)
+static int profile_file_read_object(struct profile *out, json_t *root, const char *device, struct error *err)
 {
     const struct profile_table *tables = profile_tables[is_host(device)];
     const char *named = json_string_value(json_object_get(root, "device"));
@@ -200,13 +201,13 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
         return error_set(err, -EINVAL, "not a JSON object");
     if (!named || strcmp(named, device) != 0)
         return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
-    int rc = read_table(out, &tables[PROFILE_MATMUL], root, err);
+    int rc = profile_file_read_table(out, &tables[PROFILE_MATMUL], root, err);
     if (!rc)
         rc = read_figures(out, root, err);
-    derive(out, device);
+    profile_file_derive(out, device);
     for (int i = PROFILE_MATMUL + 1; !rc && i < PROFILE_TABLES; i++)
         if (tables[i].n_levels > 0)
-            rc = read_table(out, &tables[i], root, err);
+            rc = profile_file_read_table(out, &tables[i], root, err);
     if (!rc)
         rc = read_way(out, root, err);
     if (!rc)
@@ -219,7 +220,7 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
 }
 
 /* All of a small regular file, 0-terminated. */
-static int read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path, struct error *err)
+static int profile_file_read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path, struct error *err)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
@@ -237,19 +238,19 @@ static int read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path,
     return rc;
 }
 
-static int read_file(struct profile *out, const char *path, const char *device, struct error *err)
+static int profile_file_read_file(struct profile *out, const char *path, const char *device, struct error *err)
 {
     char text[MAX_FILE_BYTES + 1];
     json_error_t where;
     size_t n = 0;
-    int rc = read_text(text, &n, path, err);
+    int rc = profile_file_read_text(text, &n, path, err);
 
     if (rc)
         return rc;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
     if (!root)
         return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", where.line, where.column, where.text);
-    rc = read_object(out, root, device, err);
+    rc = profile_file_read_object(out, root, device, err);
     json_decref(root);
     return rc;
 }
@@ -257,7 +258,7 @@ static int read_file(struct profile *out, const char *path, const char *device, 
 int profile_read(struct profile *out, const char *path, const char *device, struct error *err)
 {
     struct profile profile = {0};
-    const int rc = read_file(&profile, path, device, err);
+    const int rc = profile_file_read_file(&profile, path, device, err);
 
     if (rc)
         error_prefix(err, path);
@@ -302,7 +303,7 @@ static json_t *level_to_json(const double *figures, const struct profile_table *
 }
 
 /* NULL: no memory. */
-static json_t *to_json(struct profile *profile, const char *device)
+static json_t *profile_file_to_json(struct profile *profile, const char *device)
 {
     const struct profile_table *tables = profile_tables[is_host(device)];
     json_t *root = json_pack("{s:s}", "device", device);
@@ -328,7 +329,7 @@ static json_t *to_json(struct profile *profile, const char *device)
 }
 
 /* Opens what will be renamed to path. A link in its place may be another user's: it is not followed. */
-static int open_partial(char partial[PATH_MAX], const char *path, struct error *err)
+static int profile_file_open_partial(char partial[PATH_MAX], const char *path, struct error *err)
 {
     struct stat st;
 
@@ -347,7 +348,7 @@ static int open_partial(char partial[PATH_MAX], const char *path, struct error *
 int profile_may_write(const char *path, struct error *err)
 {
     char partial[PATH_MAX];
-    const int fd = open_partial(partial, path, err);
+    const int fd = profile_file_open_partial(partial, path, err);
 
     if (fd < 0)
         return fd;
@@ -359,13 +360,13 @@ int profile_may_write(const char *path, struct error *err)
 int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
 {
     char partial[PATH_MAX];
-    const int fd = open_partial(partial, path, err);
+    const int fd = profile_file_open_partial(partial, path, err);
     int rc;
 
     if (fd < 0)
         return fd;
     struct profile written = *profile;
-    json_t *root = to_json(&written, device);
+    json_t *root = profile_file_to_json(&written, device);
     errno = EIO;
     size_t n = 0;
     char *text = root ? dump_json(&n, root, &dump_indented) : NULL;

@@ -10,13 +10,13 @@ void plan_queues_free(struct plan_queues *q)
         free(q->queues[i].tasks);
 }
 
-static struct plan_task *first_of(struct plan_queue_state *s)
+static struct plan_task *queues_first_of(struct plan_queue_state *s)
 {
     return &s->tasks[s->first];
 }
 
 /* Makes room for one more task at the end. */
-static bool make_room(struct plan_queue_state *s)
+static bool queues_make_room(struct plan_queue_state *s)
 {
     enum { LEAST = 64 };
 
@@ -38,7 +38,7 @@ static bool make_room(struct plan_queue_state *s)
 /* Moves the tasks of higher units up, except the running one. The place below them. */
 static struct plan_task *make_gap(struct plan_queue_state *s, uint32_t unit)
 {
-    struct plan_task *const first = first_of(s) + s->at_work, *at = first_of(s) + s->n;
+    struct plan_task *const first = queues_first_of(s) + s->at_work, *at = queues_first_of(s) + s->n;
 
     for (; at > first && at[-1].unit > unit; at--)
         at[0] = at[-1];
@@ -49,11 +49,11 @@ uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const st
 {
     struct plan_queue_state *s = &q->queues[queue];
 
-    if (!make_room(s)) {
+    if (!queues_make_room(s)) {
         q->no_memory = true;
         return s->given;
     }
-    struct plan_task *at = queue == PLAN_QUEUE_OPTIMIZER ? make_gap(s, task->unit) : first_of(s) + s->n;
+    struct plan_task *at = queue == PLAN_QUEUE_OPTIMIZER ? make_gap(s, task->unit) : queues_first_of(s) + s->n;
     *at = *task;
     memcpy(at->after, s->after, sizeof s->after);
     s->n++;
@@ -70,14 +70,14 @@ static enum plan_queue held_by(const struct plan_queues *q, const struct plan_qu
     return other;
 }
 
-static void begin(struct plan_queues *q)
+static void queues_begin(struct plan_queues *q)
 {
     for (int i = 0; i < PLAN_QUEUES; i++) {
         struct plan_queue_state *s = &q->queues[i];
         if (s->at_work || s->n == 0 || held_by(q, s) != PLAN_QUEUE_NOBODY)
             continue;
         s->at_work = true;
-        s->left = first_of(s)->seconds;
+        s->left = queues_first_of(s)->seconds;
     }
 }
 
@@ -111,7 +111,7 @@ static enum plan_queue cause_of(const struct plan_queues *q, enum plan_queue que
     return PLAN_QUEUE_NOBODY;
 }
 
-static void pass(struct plan_queues *q, double seconds, enum plan_queue host_waits_for)
+static void queues_pass(struct plan_queues *q, double seconds, enum plan_queue host_waits_for)
 {
     const enum plan_queue host = cause_of(q, host_waits_for, host_waits_for);
 
@@ -130,7 +130,7 @@ bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, dou
 {
     double speeds[PLAN_QUEUES], lefts[PLAN_QUEUES], seconds = until - q->now;
 
-    begin(q);
+    queues_begin(q);
     const double shared = shared_speed(q);
     for (int i = 0; i < PLAN_QUEUES; i++) {
         const struct plan_queue_state *s = &q->queues[i];
@@ -143,7 +143,7 @@ bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, dou
     }
     if (seconds == INFINITY)
         return false;
-    pass(q, seconds, host_waits_for);
+    queues_pass(q, seconds, host_waits_for);
     for (enum plan_queue i = 0; i < PLAN_QUEUES; i++) {
         struct plan_queue_state *s = &q->queues[i];
         if (!s->at_work)
@@ -151,7 +151,7 @@ bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for, dou
         s->left -= seconds * speeds[i];
         if (lefts[i] > seconds) /* s->left may have been rounded to more than 0 */
             continue;
-        const struct plan_task task = *first_of(s);
+        const struct plan_task task = *queues_first_of(s);
         s->at_work = false;
         s->first++, s->n--, s->done++;
         if (i == PLAN_QUEUE_OPTIMIZER)

@@ -17,12 +17,12 @@ struct batch {
     bool fresh;          /* the first of a part */
 };
 
-static double value_bytes(const struct batch *b)
+static double work_value_bytes(const struct batch *b)
 {
     return (double)number_bytes(b->work->plan->setting.goal.precision);
 }
 
-static double moved(const struct batch *b, double bytes)
+static double moving(const struct batch *b, double bytes)
 {
     return bytes / b->work->profile->memory_bytes_per_s;
 }
@@ -30,17 +30,17 @@ static double moved(const struct batch *b, double bytes)
 /* Seconds to move n values of the device's type. */
 static double values(const struct batch *b, double n)
 {
-    return moved(b, n * value_bytes(b));
+    return moving(b, n * work_value_bytes(b));
 }
 
 /* (rows, in) times (in, out), or summed over `rows`. bytes: of the three matrices. */
-static double product(const struct batch *b, double rows, double in, double out, double bytes)
+static double work_product(const struct batch *b, double rows, double in, double out, double bytes)
 {
     const struct plan_setting *s = &b->work->plan->setting;
     const enum number_type type = profile_type(s->backend, s->goal.precision);
     const double computed = 2 * rows * in * out / profile_flops(b->work->profile, type, rows, sqrt(in * out));
 
-    return fmax(computed, moved(b, bytes));
+    return fmax(computed, moving(b, bytes));
 }
 
 static double dropped(const struct batch *b, double p)
@@ -58,14 +58,14 @@ static double cleared(const struct batch *b, const struct program *p, uint64_t f
     for (int i = 0; i < p->n_tensors; i++)
         if (p->tensors[i].columns == 0 && !(frozen >> i & 1))
             n += p->tensors[i].rows;
-    return b->fresh ? moved(b, sizeof(float) * n) : 0;
+    return b->fresh ? moving(b, sizeof(float) * n) : 0;
 }
 
 /* Addresses that differ where buffers do; nothing is read or written there. */
 static const uint32_t nowhere[SCHEDULE_BUFFERS];
 
 /* unwanted: the set of inputs whose gradients nobody wants. */
-static void place(struct operation_run *r, uint64_t frozen, uint32_t unwanted)
+static void work_place(struct operation_run *r, uint64_t frozen, uint32_t unwanted)
 {
     for (int i = 0; i < r->schedule->n_buffers; i++) {
         const struct schedule_buffer *buffer = &r->schedule->buffers[i];
@@ -93,7 +93,7 @@ struct visit {
 };
 
 /* Runs its operations on a meter. */
-static double run(const struct batch *b, const struct visit *v)
+static double work_run(const struct batch *b, const struct visit *v)
 {
     const struct plan_setting *s = &b->work->plan->setting;
     const struct model_program *p = &b->work->model->programs[v->program];
@@ -111,7 +111,7 @@ static double run(const struct batch *b, const struct visit *v)
                               .sampling = s->goal.sampling,
                               .drops = s->goal.purpose == PLAN_TRAIN};
 
-    place(&r, v->frozen, v->unwanted);
+    work_place(&r, v->frozen, v->unwanted);
     operation_run_steps(&r, 0, operation_count_steps(&r, v->is_lowest));
     return meter.seconds + (v->backward ? cleared(b, &p->program, v->frozen) : 0);
 }
@@ -130,7 +130,7 @@ static struct plan_price *find_price(struct plan_prices *prices, uint64_t frozen
     return &prices->of[first % PLAN_PRICES];
 }
 
-static double price(const struct batch *b, const struct visit *v)
+static double work_price(const struct batch *b, const struct visit *v)
 {
     const bool is_once = b->work->model->programs[v->program].program.n_outputs > 1; /* it may give a part something */
     const uint64_t ways = 8u * v->backward + 4u * (b->fresh && (v->backward || is_once)) + 2u * v->is_lowest + 1;
@@ -139,7 +139,7 @@ static double price(const struct batch *b, const struct visit *v)
     struct plan_price *known = find_price(b->work->prices, v->frozen, visit);
 
     if (known->visit != visit || known->frozen != v->frozen)
-        *known = (struct plan_price){v->frozen, visit, run(b, v)};
+        *known = (struct plan_price){v->frozen, visit, work_run(b, v)};
     return known->seconds;
 }
 
@@ -167,19 +167,19 @@ static double begun(const struct batch *b, const struct model_layer *layer, uint
             continue;
         n += shape->columns * (shape->domain == PROGRAM_PART ? b->fresh : b->rows);
     }
-    return moved(b, sizeof(float) * n);
+    return moving(b, sizeof(float) * n);
 }
 
 /* Once a part, over all its rows. */
-static double finish(const struct batch *b, const struct model_program *of, bool backward)
+static double work_finish(const struct batch *b, const struct model_program *of, bool backward)
 {
     const struct plan_setting *s = &b->work->plan->setting;
     const struct batch part = {b->work, (double)s->part_rows * s->goal.seq, s->part_rows, s->goal.seq, true};
 
     if (!of->finish || !b->fresh)
         return 0;
-    return price(&part,
-                 &(struct visit){.program = (uint32_t)(of->finish - b->work->model->programs), .backward = backward});
+    return work_price(&part, &(struct visit){.program = (uint32_t)(of->finish - b->work->model->programs),
+                                             .backward = backward});
 }
 
 /* ---- the embedding ---- */
@@ -189,7 +189,7 @@ struct table {
     double rows; /* rows that a token may look up; for positions, those within a sequence */
 };
 
-static struct table table_of(const struct batch *b, const struct model_unit *unit)
+static struct table work_table_of(const struct batch *b, const struct model_unit *unit)
 {
     const struct model *model = b->work->model;
     const struct model_piece *piece = &model->pieces[unit->first_piece];
@@ -222,22 +222,22 @@ static double looked_up(const struct batch *b, const struct table *table)
 }
 
 /* Seconds to read n values of a table, which may be bf16 whatever the device's type. */
-static double read_table(const struct batch *b, const struct model_unit *unit, double n)
+static double work_read_table(const struct batch *b, const struct model_unit *unit, double n)
 {
     const bool narrow = b->work->model->pieces[unit->first_piece].form == FORM_BF16;
 
-    return narrow ? moved(b, 2 * n) : values(b, n);
+    return narrow ? moving(b, 2 * n) : values(b, n);
 }
 
 /* A classifier's tokens have segments; others are of the first. */
 static double segments(const struct batch *b)
 {
-    return b->work->model->config.n_labels ? moved(b, 4 * b->tokens) : 0;
+    return b->work->model->config.n_labels ? moving(b, 4 * b->tokens) : 0;
 }
 
 static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
 {
-    const struct table table = table_of(b, unit);
+    const struct table table = work_table_of(b, unit);
     const double n = looked_up(b, &table);
     const double dropout = top ? dropped(b, b->work->model->embedding.dropout.p) : 0;
 
@@ -246,11 +246,11 @@ static double embedding_forward(const struct batch *b, const struct model_unit *
     case MODEL_BY_SOURCE:
         break;
     case MODEL_BY_POSITION:
-        return b->rows * (values(b, 2 * n) + read_table(b, unit, n)) + dropout;
+        return b->rows * (values(b, 2 * n) + work_read_table(b, unit, n)) + dropout;
     case MODEL_BY_SEGMENT:
-        return segments(b) + values(b, 2 * b->tokens * n) + read_table(b, unit, n) + dropout;
+        return segments(b) + values(b, 2 * b->tokens * n) + work_read_table(b, unit, n) + dropout;
     }
-    return values(b, n) + read_table(b, unit, n) + moved(b, 4 * b->tokens) + dropout;
+    return values(b, n) + work_read_table(b, unit, n) + moving(b, 4 * b->tokens) + dropout;
 }
 
 /* Zeros for the row of padding, if the unit has it. */
@@ -260,15 +260,15 @@ static double padding_row(const struct batch *b, const struct model_unit *unit)
     const struct model_piece *piece = &b->work->model->pieces[unit->first_piece];
     const bool has = c->has_padding && c->padding >= piece->first_row && c->padding - piece->first_row < piece->n_rows;
 
-    return has ? moved(b, 4.0 * c->width) : 0;
+    return has ? moving(b, 4.0 * c->width) : 0;
 }
 
 static double embedding_backward(const struct batch *b, const struct model_unit *unit, bool top)
 {
-    const struct table table = table_of(b, unit);
+    const struct table table = work_table_of(b, unit);
     const double width = b->work->model->config.width, n = looked_up(b, &table);
     const double seconds = (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) +
-                           (b->fresh ? moved(b, 4 * (double)unit->n_trained) : 0);
+                           (b->fresh ? moving(b, 4 * (double)unit->n_trained) : 0);
     const double touched = fmin(b->tokens, table.rows) * width; /* numbers that ids look up in a table */
 
     if (unit->n_trained == 0)
@@ -278,12 +278,12 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
     case MODEL_BY_SOURCE:
         break;
     case MODEL_BY_POSITION:
-        return seconds + b->rows * (values(b, n) + moved(b, 8 * n));
+        return seconds + b->rows * (values(b, n) + moving(b, 8 * n));
     case MODEL_BY_SEGMENT:
         return seconds + segments(b) + values(b, b->tokens * n) +
-               moved(b, 8 * (b->work->model->config.n_labels ? touched : n));
+               moving(b, 8 * (b->work->model->config.n_labels ? touched : n));
     }
-    return seconds + values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * touched) + padding_row(b, unit);
+    return seconds + values(b, b->tokens * width) + moving(b, 4 * b->tokens + 8 * touched) + padding_row(b, unit);
 }
 
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens)
@@ -317,7 +317,7 @@ struct chunk {
     bool bottom, top;
 };
 
-static struct chunk chunk_of(const struct batch *b, uint32_t visit)
+static struct chunk work_chunk_of(const struct batch *b, uint32_t visit)
 {
     const struct model *model = b->work->model;
     const struct model_layer *head = plan_head(model);
@@ -331,7 +331,7 @@ static double logits(const struct batch *b, const struct chunk *chunk, double m)
 {
     const double width = b->work->model->config.width, n = chunk->padded;
 
-    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float));
+    return work_product(b, m, width, n, (m * width + n * width) * work_value_bytes(b) + m * n * sizeof(float));
 }
 
 /* Bytes of the bias of a chunk's logits, read wherever they are. */
@@ -341,31 +341,31 @@ static double bias_bytes(const struct batch *b, const struct chunk *chunk)
 }
 
 /* What forward takes from the logits: their log-sum-exp, or a regression's loss. */
-static double read_logits(const struct batch *b, const struct chunk *chunk, double m)
+static double work_read_logits(const struct batch *b, const struct chunk *chunk, double m)
 {
     const double bias = bias_bytes(b, chunk);
 
     if (b->work->model->config.regression)
-        return moved(b, 16 * m + bias);
-    return moved(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m + bias);
+        return moving(b, 16 * m + bias);
+    return moving(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m + bias);
 }
 
 /* Logits become their gradient: a regression's with the padding. */
-static double differentiate(const struct batch *b, const struct chunk *chunk, double m)
+static double work_differentiate(const struct batch *b, const struct chunk *chunk, double m)
 {
     const double bias = bias_bytes(b, chunk);
 
     if (b->work->model->config.regression)
-        return moved(b, 8 * m + bias) + values(b, m * chunk->padded);
-    return moved(b, 4 * m * chunk->n + 16 * m + bias) + values(b, m * chunk->n);
+        return moving(b, 8 * m + bias) + values(b, m * chunk->padded);
+    return moving(b, 4 * m * chunk->n + 16 * m + bias) + values(b, m * chunk->n);
 }
 
 /* The bias's gradient; in a part's first tile all of it is zeroed before. */
-static double sum_bias(const struct batch *b, const struct chunk *chunk, double m, bool first)
+static double work_sum_bias(const struct batch *b, const struct chunk *chunk, double m, bool first)
 {
     const double zeroed = b->fresh && first && chunk->top ? model_outputs(&b->work->model->config) : 0;
 
-    return values(b, m * chunk->n) + moved(b, 8 * chunk->n + 4 * zeroed);
+    return values(b, m * chunk->n) + moving(b, 8 * chunk->n + 4 * zeroed);
 }
 
 /* True if nobody reads the gradient of the head's input. */
@@ -377,28 +377,29 @@ static bool is_lowest(const struct batch *b)
 }
 
 /* Backward from existing logits: their gradient, and its contribution. */
-static double tile_backward(const struct batch *b, const struct chunk *chunk, double m, bool first)
+static double work_tile_backward(const struct batch *b, const struct chunk *chunk, double m, bool first)
 {
     const struct model *model = b->work->model;
     const double width = model->config.width, n = chunk->padded;
-    const double dh_bytes = b->work->plan->head_sums ? sizeof(float) : value_bytes(b);
+    const double dh_bytes = b->work->plan->head_sums ? sizeof(float) : work_value_bytes(b);
     const double input =
-        product(b, m, n, width, (m * n + n * width) * value_bytes(b) + m * width * dh_bytes * (chunk->top ? 1 : 2));
-    const double weights =
-        product(b, m, n, width,
-                (m * n + m * width) * value_bytes(b) + n * width * sizeof(float) * (b->fresh && first ? 1 : 2));
+        work_product(b, m, n, width,
+                     (m * n + n * width) * work_value_bytes(b) + m * width * dh_bytes * (chunk->top ? 1 : 2));
+    const double weights = work_product(b, m, n, width,
+                                        (m * n + m * width) * work_value_bytes(b) +
+                                            n * width * sizeof(float) * (b->fresh && first ? 1 : 2));
     const bool trained = model_contributes(model, plan_head(model)->first_visit);
     const bool biased = model->logit_bias && !model->logit_bias->frozen;
 
-    return differentiate(b, chunk, m) + (is_lowest(b) ? 0 : input) + (trained ? weights : 0) +
-           (biased ? sum_bias(b, chunk, m, first) : 0);
+    return work_differentiate(b, chunk, m) + (is_lowest(b) ? 0 : input) + (trained ? weights : 0) +
+           (biased ? work_sum_bias(b, chunk, m, first) : 0);
 }
 
 /* m tokens: logits, then forward, backward or both. */
 static double tile(const struct batch *b, const struct chunk *chunk, double m, bool first, bool forward, bool backward)
 {
-    return logits(b, chunk, m) + (forward ? read_logits(b, chunk, m) : 0) +
-           (backward ? tile_backward(b, chunk, m, first) : 0);
+    return logits(b, chunk, m) + (forward ? work_read_logits(b, chunk, m) : 0) +
+           (backward ? work_tile_backward(b, chunk, m, first) : 0);
 }
 
 /* All tiles of a microbatch. */
@@ -416,7 +417,7 @@ static double tiles(const struct batch *b, const struct chunk *chunk, bool forwa
 /* Rounding of the input's gradient, if it is summed in fp32. */
 static double rounding(const struct batch *b)
 {
-    return b->work->plan->head_sums && !is_lowest(b) ? moved(b, 6 * predicted(b) * b->work->model->config.width) : 0;
+    return b->work->plan->head_sums && !is_lowest(b) ? moving(b, 6 * predicted(b) * b->work->model->config.width) : 0;
 }
 
 static double head_in_one_pass(const struct batch *b)
@@ -425,7 +426,7 @@ static double head_in_one_pass(const struct batch *b)
     double seconds = rounding(b);
 
     for (uint32_t i = 0; i < head->n_visits; i++) {
-        const struct chunk chunk = chunk_of(b, head->first_visit + i);
+        const struct chunk chunk = work_chunk_of(b, head->first_visit + i);
         seconds += tiles(b, &chunk, true, true);
     }
     return seconds;
@@ -433,8 +434,8 @@ static double head_in_one_pass(const struct batch *b)
 
 static double head_of(const struct batch *b, uint32_t visit, bool backward)
 {
-    const struct chunk chunk = chunk_of(b, visit);
-    const double loss = chunk.top && !b->work->model->config.regression ? moved(b, 24 * predicted(b)) : 0;
+    const struct chunk chunk = work_chunk_of(b, visit);
+    const double loss = chunk.top && !b->work->model->config.regression ? moving(b, 24 * predicted(b)) : 0;
     const double rounded = chunk.bottom ? rounding(b) : 0;
 
     if (b->work->plan->one_pass)
@@ -444,7 +445,7 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 
 /* ---- */
 
-static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
+static struct batch work_batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
     const uint32_t rows = work->rows[kind], each = plan_row_tokens(&work->plan->setting, work->model, rows);
 
@@ -471,11 +472,12 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
 
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
-            const struct batch b = batch_of(work, kind);
+            const struct batch b = work_batch_of(work, kind);
             for (uint32_t p = model->block; p < model->block + model->n_block_programs; p++) {
                 const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false, 0};
                 const double share = (double)model->programs[p].n_layers / model->classes[class].n_blocks;
-                seconds += share > 0 && model->programs[p].class == class ? share * work->n[kind] * price(&b, &v) : 0;
+                seconds +=
+                    share > 0 && model->programs[p].class == class ? share * work->n[kind] * work_price(&b, &v) : 0;
             }
         }
     return seconds;
@@ -522,7 +524,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     const struct model *model = work->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const struct model_unit *unit = &model->units[model->visits[visit]];
-    const struct batch b = batch_of(work, kind);
+    const struct batch b = work_batch_of(work, kind);
     const bool top = visit == layer->first_visit + layer->n_visits - 1;
     struct visit v = {.frozen = unit->frozen, .backward = backward};
 
@@ -537,8 +539,8 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
         if (!backward)
             v.frozen = 0;
         v.unwanted = backward ? unwanted_of(model, layer) : 0;
-        return price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) + gathered(work, unit, kind) : 0) +
-               decoded_singly(work, visit, layer, backward) + finish(&b, layer->program, backward);
+        return work_price(&b, &v) + (backward ? begun(&b, layer, v.unwanted) + gathered(work, unit, kind) : 0) +
+               decoded_singly(work, visit, layer, backward) + work_finish(&b, layer->program, backward);
     case MODEL_HEAD:
         break;
     }

@@ -24,7 +24,7 @@ static const struct device_buckets one_way = {32, false, {0,  1,  2,  3,  4,  5,
                                                           35, 40, 46, 52, 59, 67, 77, 87, 99, 113}},
                                    both_ways = {32, true, {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91}};
 
-static void forward(struct bench *b, void *context)
+static void attention_forward(struct bench *b, void *context)
 {
     b->ops->attention(b->dev, context);
 }
@@ -34,7 +34,7 @@ static void backward(struct bench *b, void *context)
     b->ops->attention_backward(b->dev, context);
 }
 
-static struct device_attention make(struct bench *b, const struct shape *s)
+static struct device_attention attention_make(struct bench *b, const struct shape *s)
 {
     const size_t m = s->n_rows * s->n_tokens, width = s->n_heads * s->head_width;
     const size_t columns = width + 2 * s->n_kv_heads * s->head_width;
@@ -73,7 +73,8 @@ static struct device_attention make(struct bench *b, const struct shape *s)
 }
 
 /* Counts two products forward, five backward, over half of the scores. */
-static void tell(const char *kind, const char *what, const struct device_attention *op, double ms, int products)
+static void attention_tell(const char *kind, const char *what, const struct device_attention *op, double ms,
+                           int products)
 {
     const double scores = (double)op->n_rows * (double)op->n_tokens * (double)op->n_tokens / 2;
 
@@ -100,7 +101,7 @@ static struct results take_results(struct bench *b, const struct device_attentio
 }
 
 /* Compares two methods; each rounds its intermediates to bf16 at places of its own. */
-static void compare(const struct device_attention *op, const struct results *own, const struct results *other)
+static void attention_compare(const struct device_attention *op, const struct results *own, const struct results *other)
 {
     const size_t n = op->n_rows * op->n_tokens * op->width;
     const size_t head = op->width / op->n_heads;
@@ -112,27 +113,27 @@ static void compare(const struct device_attention *op, const struct results *own
     fflush(stdout);
 }
 
-static void free_results(struct results *r)
+static void attention_free_results(struct results *r)
 {
     free(r->out);
     free(r->gradient);
 }
 
 /* Leaves out backward if it is not of this kind. */
-static void measure(struct bench *b, struct device_attention *op, const char *kind, bool has_backward)
+static void attention_measure(struct bench *b, struct device_attention *op, const char *kind, bool has_backward)
 {
-    bench_run *const runs[] = {forward, backward};
+    bench_run *const runs[] = {attention_forward, backward};
     double ms[2];
 
     bench_times(b, ms, runs, op, 2);
-    tell(kind, "forward", op, ms[0], 2);
+    attention_tell(kind, "forward", op, ms[0], 2);
     if (has_backward)
-        tell(kind, "backward", op, ms[1], 5);
+        attention_tell(kind, "backward", op, ms[1], 5);
 }
 
-static struct results run_once(struct bench *b, struct device_attention *op)
+static struct results attention_run_once(struct bench *b, struct device_attention *op)
 {
-    forward(b, op);
+    attention_forward(b, op);
     backward(b, op);
     return take_results(b, op);
 }
@@ -148,13 +149,13 @@ static bool measure_cudnn(struct bench *b, struct device_attention *op, struct r
     fprintf(stderr, "%s\n", told);
     if (!strstr(told, ": cuDNN "))
         return false;
-    measure(b, op, "cudnn", strstr(told, " and backward") != NULL);
+    attention_measure(b, op, "cudnn", strstr(told, " and backward") != NULL);
     struct results again = take_results(b, op);
-    *out = run_once(b, op);
+    *out = attention_run_once(b, op);
     printf("repeat-%zu-%zu|%zu|values are others in a second run through cuDNN\n", op->width / op->n_heads,
            op->n_tokens,
            bench_count_other(out->out, again.out, n, 2) + bench_count_other(out->gradient, again.gradient, 3 * n, 2));
-    free_results(&again);
+    attention_free_results(&again);
     return true;
 }
 
@@ -171,17 +172,17 @@ void bench_attention(struct bench *b)
                                         .head_width = head_width,
                                         .n_kv_heads = n_heads};
             char *mark = b->next;
-            struct device_attention op = make(b, &shape);
+            struct device_attention op = attention_make(b, &shape);
             struct results through = {.out = NULL}, own = {.out = NULL};
             const bool is_there = measure_cudnn(b, &op, &through);
             b->dev->dnn = NULL;
-            measure(b, &op, "own", true);
+            attention_measure(b, &op, "own", true);
             if (is_there)
                 own = take_results(b, &op);
             b->dev->dnn = dnn;
             if (is_there)
-                compare(&op, &own, &through);
-            free_results(&through), free_results(&own);
+                attention_compare(&op, &own, &through);
+            attention_free_results(&through), attention_free_results(&own);
             bench_release(b, mark);
             if (b->small)
                 break;
@@ -221,7 +222,7 @@ static double pairs(const struct device_attention *op)
 /* Prints milliseconds, and TFLOP/s of the pairs that are seen: 2 products forward, 5 backward. */
 void bench_families(struct bench *b)
 {
-    bench_run *const runs[] = {forward, backward};
+    bench_run *const runs[] = {attention_forward, backward};
 
     for (const struct shape *s = families; s < families + sizeof families / sizeof *families; s++) {
         struct shape shape = *s;
@@ -231,7 +232,7 @@ void bench_families(struct bench *b)
         if (b->small)
             shape.n_rows = 1, shape.n_tokens = 32, shape.n_heads = 2,
             shape.n_kv_heads = s->n_kv_heads < s->n_heads ? 1 : 2;
-        struct device_attention op = make(b, &shape);
+        struct device_attention op = attention_make(b, &shape);
         const double flop = 2 * pairs(&op) * (double)op.width;
         b->ops->prepare_attention(b->dev, &op, &b->attention, 1, told);
         bench_times(b, ms, runs, &op, 2);

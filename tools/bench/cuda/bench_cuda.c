@@ -35,7 +35,7 @@ void bench_release(struct bench *b, char *mark)
     b->next = mark;
 }
 
-static void fill(struct bench *b, void *to, enum number_type type, size_t n)
+static void bench_cuda_fill(struct bench *b, void *to, enum number_type type, size_t n)
 {
     const size_t bytes = number_bytes(type), pattern = n < PATTERN ? n : PATTERN;
     float *numbers = malloc(pattern * sizeof *numbers);
@@ -62,7 +62,7 @@ void *bench_values(struct bench *b, size_t n)
 {
     void *values = bench_take(b, n * number_bytes(NUMBER_BF16));
 
-    fill(b, values, NUMBER_BF16, n);
+    bench_cuda_fill(b, values, NUMBER_BF16, n);
     return values;
 }
 
@@ -70,7 +70,7 @@ float *bench_floats(struct bench *b, size_t n)
 {
     float *values = bench_take(b, n * sizeof *values);
 
-    fill(b, values, NUMBER_FP32, n);
+    bench_cuda_fill(b, values, NUMBER_FP32, n);
     return values;
 }
 
@@ -88,7 +88,7 @@ void *bench_read_back(struct bench *b, const void *values, size_t bytes)
     return host;
 }
 
-static double number_at(enum number_type type, const void *values, size_t i)
+static double bench_cuda_number_at(enum number_type type, const void *values, size_t i)
 {
     return type == NUMBER_BF16 ? (double)number_from_bf16(((const uint16_t *)values)[i])
                                : (double)((const float *)values)[i];
@@ -99,7 +99,7 @@ double bench_apart(enum number_type type, const void *x, const void *y, size_t n
     double difference = 0, all = 0;
 
     for (size_t i = 0; i < n; i++) {
-        const double a = number_at(type, x, i), of = number_at(type, y, i);
+        const double a = bench_cuda_number_at(type, x, i), of = bench_cuda_number_at(type, y, i);
         difference += (a - of) * (a - of), all += of * of;
     }
     return sqrt(difference / all);
@@ -154,7 +154,7 @@ static const struct {
              {"attention", bench_attention},      {"families", bench_families}, {"qwen3", bench_qwen3},
              {"convolutions", bench_convolutions}};
 
-static int misuse(void)
+static int bench_cuda_misuse(void)
 {
     fprintf(stderr, "usage: bench_cuda [--module FILE] [--device N] [--small] "
                     "products|rows|copies|attention|families|qwen3|convolutions\n");
@@ -185,7 +185,7 @@ static int run_part(struct bench *b, const char *name, unsigned index)
         b->ops->close(b->dev);
         return 0;
     }
-    return misuse();
+    return bench_cuda_misuse();
 fail:
     fprintf(stderr, "bench_cuda: %s\n", err.text);
     return 1;
@@ -226,10 +226,10 @@ int main(int argc, char **argv)
         else if (option == 's')
             b.small = true;
         else
-            return misuse();
+            return bench_cuda_misuse();
     }
     if (optind != argc - 1)
-        return misuse();
+        return bench_cuda_misuse();
     b.ops = find(module, &err);
     if (!b.ops) {
         fprintf(stderr, "bench_cuda: %s\n", err.text);

@@ -25,7 +25,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 enum kind { FORWARD, INPUT, WEIGHTS, KINDS };
 static const char *const kinds[KINDS] = {"forward", "input", "weights"};
 
-static void forward(struct bench *b, void *context)
+static void convolutions_forward(struct bench *b, void *context)
 {
     b->ops->conv2d(b->dev, context);
 }
@@ -40,9 +40,9 @@ static void weights(struct bench *b, void *context)
     b->ops->conv2d_weight_gradient(b->dev, context);
 }
 
-static bench_run *const runs[KINDS] = {forward, input, weights};
+static bench_run *const runs[KINDS] = {convolutions_forward, input, weights};
 
-static struct device_conv2d make(struct bench *b, const struct shape *s, enum kind kind)
+static struct device_conv2d convolutions_make(struct bench *b, const struct shape *s, enum kind kind)
 {
     struct device_conv2d op = {.n_rows = b->small ? SMALL_IMAGES : IMAGES,
                                .height = b->small ? 4 : s->size,
@@ -85,7 +85,7 @@ static struct result result_of(const struct device_conv2d *op, enum kind kind)
 }
 
 /* Runs it once where NaN was before, and reads the result back; the caller frees it. */
-static void *run_once(struct bench *b, struct device_conv2d *op, enum kind kind)
+static void *convolutions_run_once(struct bench *b, struct device_conv2d *op, enum kind kind)
 {
     const struct result r = result_of(op, kind);
     const size_t bytes = r.n * number_bytes(r.type);
@@ -96,12 +96,13 @@ static void *run_once(struct bench *b, struct device_conv2d *op, enum kind kind)
     return bench_read_back(b, r.at, bytes);
 }
 
-static void name_of(char out[64], const struct shape *s, enum kind kind)
+static void convolutions_name_of(char out[64], const struct shape *s, enum kind kind)
 {
     snprintf(out, 64, "%s-%u-%u-%u-%u-%u", kinds[kind], s->size, s->n_in, s->n_out, s->window, s->stride);
 }
 
-static double measure(struct bench *b, struct device_conv2d *op, const char *by, const char *name, enum kind kind)
+static double convolutions_measure(struct bench *b, struct device_conv2d *op, const char *by, const char *name,
+                                   enum kind kind)
 {
     const double flop = 2 * (double)device_conv2d_pixels(op) * (double)op->n_out * (double)device_conv2d_taps(op);
     double ms;
@@ -113,30 +114,30 @@ static double measure(struct bench *b, struct device_conv2d *op, const char *by,
 }
 
 /* Adds what the net's take to theirs and ours. */
-static void compare(struct bench *b, const struct shape *s, enum kind kind, double *theirs, double *ours)
+static void convolutions_compare(struct bench *b, const struct shape *s, enum kind kind, double *theirs, double *ours)
 {
     struct cuda_dnn *dnn = b->dev->dnn; /* without it the backend uses its own kernels */
-    struct device_conv2d op = make(b, s, kind);
+    struct device_conv2d op = convolutions_make(b, s, kind);
     const struct result r = result_of(&op, kind);
     char name[64], told[DEVICE_TOLD];
     void *first = NULL, *second = NULL;
 
-    name_of(name, s, kind);
+    convolutions_name_of(name, s, kind);
     b->ops->prepare_conv2d(b->dev, &op, 1, b->convolution, told);
     if (strstr(told, "computes 1 of 1")) {
-        first = run_once(b, &op, kind), second = run_once(b, &op, kind);
+        first = convolutions_run_once(b, &op, kind), second = convolutions_run_once(b, &op, kind);
         printf("repeat-%s|%zu|values are others in a second run through cuDNN\n", name,
                bench_count_other(first, second, r.n, number_bytes(r.type)));
-        *theirs += s->n * measure(b, &op, "cudnn", name, kind);
+        *theirs += s->n * convolutions_measure(b, &op, "cudnn", name, kind);
     } else {
         fprintf(stderr, "%s: %s\n", name, told);
     }
     b->dev->dnn = NULL;
-    const double own = measure(b, &op, "own", name, kind);
+    const double own = convolutions_measure(b, &op, "own", name, kind);
     *ours += s->n * own;
     if (first) {
         free(second);
-        second = run_once(b, &op, kind);
+        second = convolutions_run_once(b, &op, kind);
         printf("agreement-%s|%.5f|apart are our kernel's and cuDNN's results\n", name,
                bench_apart(r.type, first, second, r.n));
     } else {
@@ -155,7 +156,7 @@ void bench_convolutions(struct bench *b)
         for (int kind = 0; kind < KINDS; kind++) {
             char *mark = b->next;
             if (i > 0 || kind != INPUT) /* the first one's input is the image */
-                compare(b, &shapes[i], (enum kind)kind, &theirs[kind], &ours[kind]);
+                convolutions_compare(b, &shapes[i], (enum kind)kind, &theirs[kind], &ours[kind]);
             bench_release(b, mark);
         }
     for (int kind = 0; kind < KINDS; kind++)

@@ -65,14 +65,14 @@ static void bare_up(struct bench *b, void *context)
     must(cudaMemcpyAsync(c->pinned, c->other, c->bytes, cudaMemcpyDeviceToHost, b->stream));
 }
 
-static void die(const char *what)
+static void copies_die(const char *what)
 {
     perror(what);
     exit(1);
 }
 
 /* Fills memory with numbers without a pattern. */
-static void fill(char *memory, size_t bytes)
+static void copies_fill(char *memory, size_t bytes)
 {
     for (size_t i = 0; i < bytes / sizeof(uint64_t); i++)
         ((uint64_t *)memory)[i] = (i + 1) * 0x9e3779b97f4a7c15u;
@@ -86,18 +86,18 @@ static char *segment(struct bench *b, size_t bytes, bool writable)
     char *memory;
 
     if (fd < 0 || ftruncate(fd, (off_t)bytes))
-        die("bench_cuda: memfd_create");
+        copies_die("bench_cuda: memfd_create");
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
-        die("bench_cuda: mmap");
-    fill(memory, bytes);
+        copies_die("bench_cuda: mmap");
+    copies_fill(memory, bytes);
     if (!writable) {
         munmap(memory, bytes);
         if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE))
-            die("bench_cuda: sealing");
+            copies_die("bench_cuda: sealing");
         memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (memory == MAP_FAILED)
-            die("bench_cuda: mmap");
+            copies_die("bench_cuda: mmap");
     }
     close(fd);
     if (b->ops->lend(b->dev, memory, bytes, writable, &err))
@@ -105,7 +105,7 @@ static char *segment(struct bench *b, size_t bytes, bool writable)
     return memory;
 }
 
-static void tell(const char *what, size_t bytes, const double ms[2])
+static void copies_tell(const char *what, size_t bytes, const double ms[2])
 {
     printf("%s-%zu|%.3f|%.1f GB/s, cudaMemcpyAsync %.1f GB/s\n", what, bytes / megabyte, ms[1] / ms[0],
            (double)bytes / ms[0] * 1e-6, (double)bytes / ms[1] * 1e-6);
@@ -126,7 +126,7 @@ static void tell_triad(bool small)
     struct samples times = {.n = 0};
 
     if (!a || !b || !c)
-        die("bench_cuda: triad");
+        copies_die("bench_cuda: triad");
 #pragma omp parallel for
     for (size_t i = 0; i < n; i++)
         a[i] = 0, b[i] = 1, c[i] = 2;
@@ -152,7 +152,7 @@ static void tell_not_lent(struct bench *b, struct copies *c)
         b->ops->upload(b->dev, c->device, c->down_host, c->bytes);
         samples_add(&held, began);
         if (b->ops->sync(b->dev))
-            die("bench_cuda: copies");
+            copies_die("bench_cuda: copies");
         samples_add(&times, began);
     }
     snprintf(text, sizeof text, "memory that is not lent; the caller is held for %.2f of it",
@@ -170,13 +170,13 @@ void bench_copies(struct bench *b)
 
     c.device = bench_take(b, most), c.other = (char *)bench_floats(b, most / sizeof(float));
     must(cudaMallocHost((void **)&c.pinned, most));
-    fill(c.pinned, most);
+    copies_fill(c.pinned, most);
     for (size_t i = 0; i < n; i++) {
         c.bytes = b->small ? most : units[i] * megabyte;
         bench_times(b, ms, (bench_run *const[]){down, bare_down}, &c, 2);
-        tell("pull", c.bytes, ms);
+        copies_tell("pull", c.bytes, ms);
         bench_times(b, ms, (bench_run *const[]){up, bare_up}, &c, 2);
-        tell("push", c.bytes, ms);
+        copies_tell("push", c.bytes, ms);
     }
     bench_times(b, ms, (bench_run *const[]){both, up_bf16}, &c, 2);
     tell_other("both-ways", 2.0 * (double)c.bytes, ms[0], "pull and push at once, added up");

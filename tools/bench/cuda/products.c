@@ -50,7 +50,7 @@ static bool needs_pass(const struct product *p)
     return p->op.epilogue == DEVICE_BIAS_ACTIVATION || p->op.epilogue == DEVICE_ACTIVATION_GRADIENT;
 }
 
-static void check(cublasStatus_t rc, const char *what)
+static void products_check(cublasStatus_t rc, const char *what)
 {
     if (rc != CUBLAS_STATUS_SUCCESS) {
         fprintf(stderr, "bench_cuda: %s: cuBLASLt says %d\n", what, (int)rc);
@@ -70,9 +70,9 @@ static void bare(struct bench *b, void *context)
     struct product *p = context;
     const float one = 1, beta = p->op.beta;
 
-    check(cublasLtMatmul(p->blas, &p->how, &one, p->op.b, &p->b, p->op.a, &p->a, &beta, p->op.c, &p->c, p->op.c, &p->c,
-                         &p->algorithm, p->workspace, PLAN_CUDA_WORKSPACE_BYTES, b->stream),
-          "cublasLtMatmul");
+    products_check(cublasLtMatmul(p->blas, &p->how, &one, p->op.b, &p->b, p->op.a, &p->a, &beta, p->op.c, &p->c,
+                                  p->op.c, &p->c, &p->algorithm, p->workspace, PLAN_CUDA_WORKSPACE_BYTES, b->stream),
+                   "cublasLtMatmul");
 }
 
 static void bare_with_pass(struct bench *b, void *context)
@@ -86,29 +86,29 @@ static void bare_with_pass(struct bench *b, void *context)
 }
 
 /* A row-major (rows, columns) matrix is a column-major (columns, rows) one. */
-static void lay_out(cublasLtMatrixLayoutOpaque_t *out, cudaDataType_t type, size_t rows, size_t columns)
+static void products_lay_out(cublasLtMatrixLayoutOpaque_t *out, cudaDataType_t type, size_t rows, size_t columns)
 {
-    check(cublasLtMatrixLayoutInit(out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutInit");
+    products_check(cublasLtMatrixLayoutInit(out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutInit");
 }
 
 static void set_how(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what, bool transpose)
 {
     const cublasOperation_t value = transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
 
-    check(cublasLtMatmulDescSetAttribute(how, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+    products_check(cublasLtMatmulDescSetAttribute(how, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
 }
 
 /* c^T = b^T a^T: cuBLASLt's first factor is our b. */
-static void describe(struct product *p)
+static void products_describe(struct product *p)
 {
     const struct device_matmul *o = &p->op;
 
-    check(cublasLtMatmulDescInit(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+    products_check(cublasLtMatmulDescInit(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
     set_how(&p->how, CUBLASLT_MATMUL_DESC_TRANSA, o->transpose_b);
     set_how(&p->how, CUBLASLT_MATMUL_DESC_TRANSB, o->transpose_a);
-    lay_out(&p->b, CUDA_R_16BF, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n);
-    lay_out(&p->a, CUDA_R_16BF, o->transpose_a ? o->k : o->m, o->transpose_a ? o->m : o->k);
-    lay_out(&p->c, o->wide ? CUDA_R_32F : CUDA_R_16BF, o->m, o->n);
+    products_lay_out(&p->b, CUDA_R_16BF, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n);
+    products_lay_out(&p->a, CUDA_R_16BF, o->transpose_a ? o->k : o->m, o->transpose_a ? o->m : o->k);
+    products_lay_out(&p->c, o->wide ? CUDA_R_32F : CUDA_R_16BF, o->m, o->n);
 }
 
 static double time_algorithm(struct bench *b, struct product *p)
@@ -122,7 +122,7 @@ static double time_algorithm(struct bench *b, struct product *p)
     return (samples_now_ms() - began) / TRIES;
 }
 
-static unsigned choose(struct bench *b, struct product *p)
+static unsigned products_choose(struct bench *b, struct product *p)
 {
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -130,14 +130,14 @@ static unsigned choose(struct bench *b, struct product *p)
     double least = INFINITY;
     int n = 0, best = 0;
 
-    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-    check(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
-                                               sizeof most),
-          "cublasLtMatmulPreferenceSetAttribute");
-    check(cublasLtMatmulAlgoGetHeuristic(p->blas, &p->how, &p->b, &p->a, &p->c, &p->c, &preference, ALGORITHMS, found,
-                                         &n),
-          "cublasLtMatmulAlgoGetHeuristic");
-    check(n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
+    products_check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    products_check(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                                        sizeof most),
+                   "cublasLtMatmulPreferenceSetAttribute");
+    products_check(cublasLtMatmulAlgoGetHeuristic(p->blas, &p->how, &p->b, &p->a, &p->c, &p->c, &preference, ALGORITHMS,
+                                                  found, &n),
+                   "cublasLtMatmulAlgoGetHeuristic");
+    products_check(n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
     for (int i = 0; i < n; i++) {
         p->algorithm = found[i].algo;
         const double ms = time_algorithm(b, p);
@@ -148,15 +148,15 @@ static unsigned choose(struct bench *b, struct product *p)
     return (unsigned)n;
 }
 
-static void measure(struct bench *b, struct product *p, const char *name, size_t width, const char *kind)
+static void products_measure(struct bench *b, struct product *p, const char *name, size_t width, const char *kind)
 {
     bench_run *const runs[] = {ours, bare_with_pass};
     const struct device_matmul *o = &p->op;
     const double flops = 2.0 * (double)o->m * (double)o->n * (double)o->k;
     double ms[2];
 
-    describe(p);
-    const unsigned n = choose(b, p);
+    products_describe(p);
+    const unsigned n = products_choose(b, p);
     bench_times(b, ms, runs, p, 2);
     printf("%s-%zu-%s|%.3f|%.1f TFLOP/s (%zu x %zu x %zu), the best of %u bare ones %.1f%s\n", kind, width, name,
            ms[1] / ms[0], flops / ms[0] * 1e-9, o->m, o->n, o->k, n, flops / ms[1] * 1e-9,
@@ -164,7 +164,8 @@ static void measure(struct bench *b, struct product *p, const char *name, size_t
     fflush(stdout);
 }
 
-static void run_shape(struct bench *b, const struct shape *s, size_t name, cublasLtHandle_t blas, const char *kind)
+static void products_run_shape(struct bench *b, const struct shape *s, size_t name, cublasLtHandle_t blas,
+                               const char *kind)
 {
     char *mark = b->next;
     const size_t tokens = b->small ? 32 : TOKENS, width = b->small ? 32 : name;
@@ -191,14 +192,14 @@ static void run_shape(struct bench *b, const struct shape *s, size_t name, cubla
         p.op.bias = bench_values(b, n);
     if (s->epilogue == DEVICE_BIAS_ACTIVATION || s->epilogue == DEVICE_ACTIVATION_GRADIENT)
         p.op.pre = bench_values(b, m * n);
-    measure(b, &p, s->name, name, kind);
+    products_measure(b, &p, s->name, name, kind);
     bench_release(b, mark);
 }
 
 static void run_shapes(struct bench *b, size_t width, cublasLtHandle_t blas, const char *kind)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += b->small ? 2 : 1)
-        run_shape(b, &shapes[i], width, blas, kind);
+        products_run_shape(b, &shapes[i], width, blas, kind);
 }
 
 /* False, with the reason on stderr, continues without a profile. Small products belong to no class. */
@@ -218,7 +219,7 @@ void bench_products(struct bench *b)
 {
     cublasLtHandle_t blas;
 
-    check(cublasLtCreate(&blas), "cublasLtCreate");
+    products_check(cublasLtCreate(&blas), "cublasLtCreate");
     for (size_t width = 4096; width <= 8192; width *= 2)
         run_shapes(b, width, blas, "product");
     if (choose_algorithms(b))

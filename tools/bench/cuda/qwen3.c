@@ -23,7 +23,7 @@ struct block {
     struct device_attention op;
 };
 
-static struct block make(struct bench *b)
+static struct block qwen3_make(struct bench *b)
 {
     const size_t n_rows = b->small ? 1 : 2, n_tokens = b->small ? 32 : 4096, n_heads = b->small ? 4 : 32;
     struct block k = {.m = n_rows * n_tokens,
@@ -62,7 +62,7 @@ static struct block make(struct bench *b)
 }
 
 /* The norm of queries' heads, or of keys'. */
-static struct device_norm norm_of(const struct block *k, bool of_keys)
+static struct device_norm qwen3_norm_of(const struct block *k, bool of_keys)
 {
     const size_t at = of_keys ? k->op.width : 0, statistic = of_keys ? 2 * k->m * k->op.n_heads : 0;
     uint16_t *gradient = (uint16_t *)k->op.qkv_gradient + at;
@@ -96,41 +96,41 @@ static struct device_rope rope_of(const struct block *k, bool backward)
                                 .inverse = backward};
 }
 
-static void attention(struct bench *b, void *context)
+static void qwen3_attention(struct bench *b, void *context)
 {
     b->ops->attention(b->dev, &((struct block *)context)->op);
 }
 
-static void attention_backward(struct bench *b, void *context)
+static void qwen3_attention_backward(struct bench *b, void *context)
 {
     b->ops->attention_backward(b->dev, &((struct block *)context)->op);
 }
 
-static void forward(struct bench *b, void *context)
+static void qwen3_forward(struct bench *b, void *context)
 {
-    const struct device_norm queries = norm_of(context, false), keys = norm_of(context, true);
+    const struct device_norm queries = qwen3_norm_of(context, false), keys = qwen3_norm_of(context, true);
     const struct device_rope rope = rope_of(context, false);
 
     b->ops->norm(b->dev, &queries);
     b->ops->norm(b->dev, &keys);
     b->ops->rope(b->dev, &rope);
-    attention(b, context);
+    qwen3_attention(b, context);
 }
 
-static void backward(struct bench *b, void *context)
+static void qwen3_backward(struct bench *b, void *context)
 {
-    const struct device_norm queries = norm_of(context, false), keys = norm_of(context, true);
+    const struct device_norm queries = qwen3_norm_of(context, false), keys = qwen3_norm_of(context, true);
     const struct device_rope rope = rope_of(context, true);
 
-    attention_backward(b, context);
+    qwen3_attention_backward(b, context);
     b->ops->rope(b->dev, &rope);
     b->ops->norm_backward(b->dev, &queries);
     b->ops->norm_backward(b->dev, &keys);
 }
 
 /* Of attention 2 products forward, 5 backward, over half of the scores; the whole of it in milliseconds. */
-static void measure(struct bench *b, struct block *k, const char *what, bench_run *whole, bench_run *alone,
-                    int products, const char *told)
+static void qwen3_measure(struct bench *b, struct block *k, const char *what, bench_run *whole, bench_run *alone,
+                          int products, const char *told)
 {
     const double scores = (double)k->m * (double)k->op.n_tokens / 2, flop = 2 * scores * (double)k->op.width;
     bench_run *const runs[] = {alone, whole};
@@ -147,7 +147,7 @@ struct results {
 };
 
 /* Of attention alone, where NaN was before. */
-static struct results run_once(struct bench *b, const struct device_attention *op, size_t m, size_t columns)
+static struct results qwen3_run_once(struct bench *b, const struct device_attention *op, size_t m, size_t columns)
 {
     const size_t out_bytes = m * op->width * sizeof(uint16_t), gradient_bytes = m * columns * sizeof(uint16_t);
 
@@ -160,7 +160,7 @@ static struct results run_once(struct bench *b, const struct device_attention *o
                             bench_read_back(b, op->qkv_gradient, gradient_bytes)};
 }
 
-static void free_results(struct results *r)
+static void qwen3_free_results(struct results *r)
 {
     free(r->out);
     free(r->gradient);
@@ -223,7 +223,7 @@ static struct results run_repeated(struct bench *b, const struct block *k)
     b->ops->sync(b->dev); /* attention is on another queue */
     b->ops->prepare_attention(b->dev, &op, &b->attention, 1, told);
     fprintf(stderr, "with repeated keys: %s\n", told);
-    struct results r = run_once(b, &op, k->m, 3 * op.width);
+    struct results r = qwen3_run_once(b, &op, k->m, 3 * op.width);
     sum_keys(grouped, r.gradient, k);
     free(repeated), free(r.gradient);
     r.gradient = grouped;
@@ -232,14 +232,14 @@ static struct results run_repeated(struct bench *b, const struct block *k)
 
 void bench_qwen3(struct bench *b)
 {
-    struct block k = make(b);
+    struct block k = qwen3_make(b);
     const size_t n_out = k.m * k.op.width, n_gradient = k.m * k.columns;
     char told[DEVICE_TOLD];
 
     b->ops->prepare_attention(b->dev, &k.op, &b->attention, 1, told);
-    measure(b, &k, "forward", forward, attention, 2, told);
-    measure(b, &k, "backward", backward, attention_backward, 5, told);
-    struct results first = run_once(b, &k.op, k.m, k.columns), again = run_once(b, &k.op, k.m, k.columns);
+    qwen3_measure(b, &k, "forward", qwen3_forward, qwen3_attention, 2, told);
+    qwen3_measure(b, &k, "backward", qwen3_backward, qwen3_attention_backward, 5, told);
+    struct results first = qwen3_run_once(b, &k.op, k.m, k.columns), again = qwen3_run_once(b, &k.op, k.m, k.columns);
     struct results repeated = run_repeated(b, &k);
     printf("repeat-grouped|%zu|values are others in a second run\n",
            bench_count_other(first.out, again.out, n_out, sizeof(uint16_t)) +
@@ -248,5 +248,5 @@ void bench_qwen3(struct bench *b)
            bench_apart(NUMBER_BF16, first.out, repeated.out, n_out));
     printf("agreement-grouped-backward|%.5f|apart are their gradients\n",
            bench_apart(NUMBER_BF16, first.gradient, repeated.gradient, n_gradient));
-    free_results(&first), free_results(&again), free_results(&repeated);
+    qwen3_free_results(&first), qwen3_free_results(&again), qwen3_free_results(&repeated);
 }

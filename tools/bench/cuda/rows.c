@@ -20,7 +20,7 @@ struct row {
     bool of_logits;        /* counts logits */
 };
 
-static void copy(struct bench *b, void *context)
+static void rows_copy(struct bench *b, void *context)
 {
     const struct rows *r = context;
 
@@ -33,7 +33,7 @@ static void activate_by(struct bench *b, const struct rows *r, enum model_activa
                      &(struct device_activate){.n = r->m * r->n, .activation = activation, .x = r->x, .y = r->y});
 }
 
-static void activate(struct bench *b, void *context)
+static void rows_activate(struct bench *b, void *context)
 {
     activate_by(b, context, MODEL_GELU_NEW);
 }
@@ -43,7 +43,7 @@ static void activate_erf(struct bench *b, void *context)
     activate_by(b, context, MODEL_GELU);
 }
 
-static struct device_norm norm_of(const struct rows *r)
+static struct device_norm rows_norm_of(const struct rows *r)
 {
     return (struct device_norm){.m = r->m,
                                 .n = r->n,
@@ -60,16 +60,16 @@ static struct device_norm norm_of(const struct rows *r)
                                 .bias_gradient = r->sum + r->n};
 }
 
-static void norm(struct bench *b, void *context)
+static void rows_norm(struct bench *b, void *context)
 {
-    const struct device_norm op = norm_of(context);
+    const struct device_norm op = rows_norm_of(context);
 
     b->ops->norm(b->dev, &op);
 }
 
-static void norm_backward(struct bench *b, void *context)
+static void rows_norm_backward(struct bench *b, void *context)
 {
-    const struct device_norm op = norm_of(context);
+    const struct device_norm op = rows_norm_of(context);
 
     b->ops->norm_backward(b->dev, &op);
 }
@@ -77,7 +77,7 @@ static void norm_backward(struct bench *b, void *context)
 /* Of the same rows, by heads and about 0. */
 static struct device_norm head_norm_of(const struct rows *r)
 {
-    struct device_norm op = norm_of(r);
+    struct device_norm op = rows_norm_of(r);
 
     op.kind = DEVICE_RMS_NORM;
     op.n_heads = r->n / r->head, op.n = r->head;
@@ -99,14 +99,14 @@ static void head_norm_backward(struct bench *b, void *context)
     b->ops->norm_backward(b->dev, &op);
 }
 
-static void reduce_rows(struct bench *b, void *context)
+static void rows_reduce_rows(struct bench *b, void *context)
 {
     const struct rows *r = context;
 
     b->ops->reduce_rows(b->dev, &(struct device_reduce_rows){r->sum, r->x, r->m, r->n, r->n});
 }
 
-static struct device_dropout_add dropout_of(const struct rows *r, float p)
+static struct device_dropout_add rows_dropout_of(const struct rows *r, float p)
 {
     return (struct device_dropout_add){.n_rows = r->m / r->n_tokens,
                                        .n_tokens = r->n_tokens,
@@ -117,23 +117,23 @@ static struct device_dropout_add dropout_of(const struct rows *r, float p)
                                        .dropout = {.p = p, .key = {{1, 2}}}};
 }
 
-static void add(struct bench *b, void *context)
+static void rows_add(struct bench *b, void *context)
 {
-    const struct device_dropout_add op = dropout_of(context, 0);
+    const struct device_dropout_add op = rows_dropout_of(context, 0);
 
     b->ops->dropout_add(b->dev, &op);
 }
 
-static void dropout_add(struct bench *b, void *context)
+static void rows_dropout_add(struct bench *b, void *context)
 {
-    const struct device_dropout_add op = dropout_of(context, 0.1f);
+    const struct device_dropout_add op = rows_dropout_of(context, 0.1f);
 
     b->ops->dropout_add(b->dev, &op);
 }
 
 static void dropout_backward(struct bench *b, void *context)
 {
-    struct device_dropout_add op = dropout_of(context, 0.1f);
+    struct device_dropout_add op = rows_dropout_of(context, 0.1f);
 
     op.x = NULL;
     b->ops->dropout_add(b->dev, &op);
@@ -143,9 +143,9 @@ static void dropout_backward(struct bench *b, void *context)
 static void sum_norm(struct bench *b, void *context)
 {
     const struct rows *r = context;
-    struct device_norm op = norm_of(r);
+    struct device_norm op = rows_norm_of(r);
 
-    op.add = dropout_of(r, 0.1f);
+    op.add = rows_dropout_of(r, 0.1f);
     op.add.y = r->x;
     b->ops->norm(b->dev, &op);
 }
@@ -153,15 +153,15 @@ static void sum_norm(struct bench *b, void *context)
 static void sum_norm_backward(struct bench *b, void *context)
 {
     const struct rows *r = context;
-    struct device_norm op = norm_of(r);
+    struct device_norm op = rows_norm_of(r);
 
-    op.add = dropout_of(r, 0.1f);
+    op.add = rows_dropout_of(r, 0.1f);
     op.add.x = op.add.h = NULL;
     op.add.y = r->w;
     b->ops->norm_backward(b->dev, &op);
 }
 
-static void embed(struct bench *b, void *context)
+static void rows_embed(struct bench *b, void *context)
 {
     const struct rows *r = context;
     const struct device_embed op = {
@@ -170,7 +170,7 @@ static void embed(struct bench *b, void *context)
     b->ops->embed(b->dev, &op);
 }
 
-static void embed_backward(struct bench *b, void *context)
+static void rows_embed_backward(struct bench *b, void *context)
 {
     const struct rows *r = context;
     const struct device_embed op = {
@@ -179,7 +179,7 @@ static void embed_backward(struct bench *b, void *context)
     b->ops->embed_backward(b->dev, &op);
 }
 
-static struct device_cross_entropy cross_entropy_of(const struct rows *r)
+static struct device_cross_entropy rows_cross_entropy_of(const struct rows *r)
 {
     return (struct device_cross_entropy){.m = r->logit_rows,
                                          .n = r->vocabulary,
@@ -191,38 +191,38 @@ static struct device_cross_entropy cross_entropy_of(const struct rows *r)
                                          .scale = 1e-3f};
 }
 
-static void log_sum_exp(struct bench *b, void *context)
+static void rows_log_sum_exp(struct bench *b, void *context)
 {
-    const struct device_cross_entropy op = cross_entropy_of(context);
+    const struct device_cross_entropy op = rows_cross_entropy_of(context);
 
     b->ops->log_sum_exp(b->dev, &op);
 }
 
 /* In place: later calls read what the first left. The bytes are the same, and the values do not matter. */
-static void cross_entropy_gradient(struct bench *b, void *context)
+static void rows_cross_entropy_gradient(struct bench *b, void *context)
 {
-    const struct device_cross_entropy op = cross_entropy_of(context);
+    const struct device_cross_entropy op = rows_cross_entropy_of(context);
 
     b->ops->cross_entropy_gradient(b->dev, &op);
 }
 
 static const struct row rows[] = {
-    {"row-gelu-tanh", activate, 2, 0, false},
+    {"row-gelu-tanh", rows_activate, 2, 0, false},
     {"row-gelu-erf", activate_erf, 2, 0, false},
-    {"row-norm", norm, 2, 0, false},
-    {"row-norm-backward", norm_backward, 4, 0, false},
+    {"row-norm", rows_norm, 2, 0, false},
+    {"row-norm-backward", rows_norm_backward, 4, 0, false},
     {"row-sum-norm", sum_norm, 4, 0, false},
     {"row-sum-norm-backward", sum_norm_backward, 5, 0, false},
     {"row-head-norm", head_norm, 2, 0, false},
     {"row-head-norm-backward", head_norm_backward, 3, 0, false},
-    {"row-reduce", reduce_rows, 1, 0, false},
-    {"row-add", add, 3, 0, false},
-    {"row-dropout-add", dropout_add, 3, 0, false},
+    {"row-reduce", rows_reduce_rows, 1, 0, false},
+    {"row-add", rows_add, 3, 0, false},
+    {"row-dropout-add", rows_dropout_add, 3, 0, false},
     {"row-dropout-backward", dropout_backward, 2, 0, false},
-    {"row-log-sum-exp", log_sum_exp, 0, 1, true},
-    {"row-cross-entropy", cross_entropy_gradient, 1, 1, true},
-    {"other-embed", embed, 2, 0, false},
-    {"other-embed-backward", embed_backward, 1, 2, false},
+    {"row-log-sum-exp", rows_log_sum_exp, 0, 1, true},
+    {"row-cross-entropy", rows_cross_entropy_gradient, 1, 1, true},
+    {"other-embed", rows_embed, 2, 0, false},
+    {"other-embed-backward", rows_embed_backward, 1, 2, false},
 };
 
 static uint32_t *indices(struct bench *b, size_t n, uint32_t most)
@@ -237,7 +237,7 @@ static uint32_t *indices(struct bench *b, size_t n, uint32_t most)
     return device;
 }
 
-static struct rows make(struct bench *b)
+static struct rows rows_make(struct bench *b)
 {
     struct rows r = {.m = M,
                      .n = N,
@@ -265,11 +265,11 @@ static struct rows make(struct bench *b)
 
 void bench_rows(struct bench *b)
 {
-    struct rows r = make(b);
+    struct rows r = rows_make(b);
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *row = &rows[i];
-        bench_run *const runs[] = {row->run, copy};
+        bench_run *const runs[] = {row->run, rows_copy};
         const double n = row->of_logits ? (double)(r.logit_rows * r.vocabulary) : (double)(r.m * r.n);
         const double bytes = n * (2 * row->values + 4 * row->floats);
         double ms[2];

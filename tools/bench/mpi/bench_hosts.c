@@ -21,18 +21,18 @@
 
 enum { PIECE = 16 << 20, N_SLOTS = 3, AHEAD = 4, PINGS = 1000 };
 
-static void die(const char *what)
+static void bench_hosts_die(const char *what)
 {
     fprintf(stderr, "bench_hosts: %s\n", what);
     exit(1);
 }
 
-static void *allocate(size_t bytes)
+static void *bench_hosts_allocate(size_t bytes)
 {
     void *const p = malloc(bytes + 1);
 
     if (!p)
-        die("no memory; name fewer MiB");
+        bench_hosts_die("no memory; name fewer MiB");
     return memset(p, 1, bytes + 1);
 }
 
@@ -56,7 +56,7 @@ struct bench {
     double ping_ms;
 };
 
-static void wake(void *data)
+static void bench_hosts_wake(void *data)
 {
     sem_post(data);
 }
@@ -78,7 +78,7 @@ static void fetch_piece(struct bench *b, uint32_t from)
                       from);
 }
 
-static void on_message(struct bench *b, const struct hosts_event *e)
+static void bench_hosts_on_message(struct bench *b, const struct hosts_event *e)
 {
     if (e->message[0] == 'r') {
         b->n_ready++;
@@ -95,16 +95,16 @@ static void on_message(struct bench *b, const struct hosts_event *e)
     }
 }
 
-static void take(struct bench *b)
+static void bench_hosts_take(struct bench *b)
 {
     struct hosts_event e;
 
     sem_wait(&b->sem);
     while (b->ops->next(b->hosts, &e)) {
         if (e.kind == HOSTS_LOST)
-            die(e.why);
+            bench_hosts_die(e.why);
         if (e.kind == HOSTS_MESSAGE)
-            on_message(b, &e);
+            bench_hosts_on_message(b, &e);
         if (e.kind == HOSTS_SLICE)
             b->n_in++, b->ops->free_slot(b->hosts, e.host, e.slot);
         if (e.kind == HOSTS_FREED)
@@ -114,13 +114,13 @@ static void take(struct bench *b)
     }
 }
 
-static void meet(struct bench *b)
+static void bench_hosts_meet(struct bench *b)
 {
     for (uint32_t h = 0; h < b->n; h++)
         if (h != b->host)
             b->ops->send(b->hosts, h, "r", 1);
     while (b->n_ready < b->n - 1)
-        take(b);
+        bench_hosts_take(b);
     b->n_ready -= b->n - 1;
 }
 
@@ -132,24 +132,24 @@ static int run_table(size_t bytes)
 
     b.ops = hosts_find("mpi", &err);
     if (!b.ops || b.ops->open(&b.hosts, &b.host, &b.n, &err))
-        die(err.text);
+        bench_hosts_die(err.text);
     sem_init(&b.sem, 0, 0);
     b.share = bytes / b.n;
     b.n_pieces = (b.share + PIECE - 1) / PIECE;
-    b.exposed = allocate(b.share);
-    b.fetched = allocate(b.n * b.share);
+    b.exposed = bench_hosts_allocate(b.share);
+    b.fetched = bench_hosts_allocate(b.n * b.share);
     b.n_sent = calloc(b.n, sizeof *b.n_sent);
     b.n_asked = calloc(b.n, sizeof *b.n_asked);
     const struct hosts_options options = {.n_slots = N_SLOTS,
                                           .slot_bytes = PIECE,
-                                          .inbox = allocate((size_t)b.n * N_SLOTS * PIECE),
+                                          .inbox = bench_hosts_allocate((size_t)b.n * N_SLOTS * PIECE),
                                           .silence_ms = 60000,
-                                          .notify = wake,
+                                          .notify = bench_hosts_wake,
                                           .data = &b.sem};
     b.ops->expose(b.hosts, 0, b.exposed, b.share);
     if (b.ops->start(b.hosts, &options, &err))
-        die(err.text);
-    meet(&b);
+        bench_hosts_die(err.text);
+    bench_hosts_meet(&b);
     const double began = samples_now_ms();
     for (uint32_t k = 0; k < AHEAD; k++)
         for (uint32_t i = 1; i < b.n; i++) {
@@ -159,18 +159,18 @@ static int run_table(size_t bytes)
         }
     const size_t all = (b.n - 1) * b.n_pieces;
     while (b.n_in < all || b.n_freed < all || b.n_fetched < all)
-        take(&b);
+        bench_hosts_take(&b);
     printf("seconds %.6f\n", (samples_now_ms() - began) / 1e3);
-    meet(&b);
+    bench_hosts_meet(&b);
     if (b.host == 0) {
         b.ping_ms = samples_now_ms();
         b.ops->send(b.hosts, 1, "p", 1);
     }
     while (b.host < 2 && b.n_pongs < PINGS)
-        take(&b);
+        bench_hosts_take(&b);
     if (b.host == 0)
         printf("ping %.3f\n", samples_median(&b.ping));
-    meet(&b);
+    bench_hosts_meet(&b);
     getrusage(RUSAGE_SELF, &before);
     sleep(2);
     getrusage(RUSAGE_SELF, &after);
@@ -195,7 +195,7 @@ static int run_raw(size_t bytes)
     MPI_Comm_rank(MPI_COMM_WORLD, &host);
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     const size_t share = bytes / (size_t)n, n_pieces = (share + PIECE - 1) / PIECE;
-    uint8_t *const out = allocate(share), *const in = allocate((size_t)n * share);
+    uint8_t *const out = bench_hosts_allocate(share), *const in = bench_hosts_allocate((size_t)n * share);
     MPI_Request *const requests = calloc((size_t)n * n_pieces * 2, sizeof *requests);
     double seconds = 0;
     for (int half = 0; half < 2; half++) { /* as many bytes as are fetched, and as are sent as slices */
@@ -234,7 +234,7 @@ struct round {
     double seconds, copies, ping, idle; /* the slowest rank's */
 };
 
-static struct round run(const char *launcher, int n, const char *program, const char *how, size_t mib)
+static struct round bench_hosts_run(const char *launcher, int n, const char *program, const char *how, size_t mib)
 {
     char line[4096], word[16];
     struct round round = {0};
@@ -253,11 +253,11 @@ static struct round run(const char *launcher, int n, const char *program, const 
         *to = value > *to ? value : *to;
     }
     if (!pipe || pclose(pipe) != 0 || round.seconds <= 0)
-        die("the launcher failed");
+        bench_hosts_die("the launcher failed");
     return round;
 }
 
-static void add(struct samples *s, double value)
+static void bench_hosts_add(struct samples *s, double value)
 {
     s->ms[s->n++] = value;
 }
@@ -275,17 +275,18 @@ int main(int argc, char **argv)
     char program[4096] = "";
 
     if (n < 2 || mib < 1 || n_rounds < 1 || n_rounds > SAMPLES_MAX)
-        die("usage: bench_hosts [RANKS [MIB [ROUNDS [LAUNCHER]]]], RANKS from 2, MIB from 1");
+        bench_hosts_die("usage: bench_hosts [RANKS [MIB [ROUNDS [LAUNCHER]]]], RANKS from 2, MIB from 1");
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
-        die("its own file is not to be found");
+        bench_hosts_die("its own file is not to be found");
     const double gigabytes = 2 * (double)mib * (1 << 20) / n * (n - 1) / 1e9;
     for (int i = 0; i < n_rounds; i++) {
-        const struct round t = run(launcher, n, program, "--table", mib), r = run(launcher, n, program, "--raw", mib);
-        add(&table, gigabytes / t.seconds);
-        add(&ping, t.ping * 1e3);
-        add(&idle, t.idle * 100);
-        add(&raw, gigabytes / r.seconds);
-        add(&copies, gigabytes / r.copies);
+        const struct round t = bench_hosts_run(launcher, n, program, "--table", mib),
+                           r = bench_hosts_run(launcher, n, program, "--raw", mib);
+        bench_hosts_add(&table, gigabytes / t.seconds);
+        bench_hosts_add(&ping, t.ping * 1e3);
+        bench_hosts_add(&idle, t.idle * 100);
+        bench_hosts_add(&raw, gigabytes / r.seconds);
+        bench_hosts_add(&copies, gigabytes / r.copies);
     }
     const double by_table = samples_median(&table), by_raw = samples_median(&raw), by_copies = samples_median(&copies);
     printf("%d hosts, %.2f GB each way and host: relay %.2f GB/s, %.2f of bare MPI (%.2f), %.2f of memcpy (%.2f)\n", n,
