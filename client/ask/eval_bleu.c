@@ -1,5 +1,5 @@
 /* Texts are heard in the data's order (client/ask/batch.h), so the k-th reference is found by counting. Callbacks of a
- * generation return nothing: the first error is kept, eval_bleu_should_stop ends the search, and the error takes the place of its
+ * generation return nothing: the first error is kept, should_stop ends the search, and the error takes the place of its
  * -EINTR. */
 #include "client/ask/eval_bleu.h"
 

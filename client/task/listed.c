@@ -315,7 +315,7 @@ static uint32_t listed_pick(struct client_sample *out, struct client_source *sou
     return n;
 }
 
-/* Groups that are evaluated are spread evenly over all, which are sorted by length, so that an evaluation pads little. */
+/* Groups that are evaluated are spread evenly over all, which are sorted by length: so an evaluation pads little. */
 static struct client_sample listed_pick_held_out(const struct client_source *source, uint64_t k)
 {
     const struct client_listed *l = listed_of(source);

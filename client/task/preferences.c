@@ -1,5 +1,5 @@
-/* Preferences: pairs of documents, the chosen text and the rejected one (client/corpus/documents.h), each a row. A tenth
- * of the pairs is held out. */
+/* Preferences: pairs of documents, the chosen text and the rejected one (client/corpus/documents.h), each a row. A
+ * tenth of the pairs is held out. */
 #include "client/task/document_rows.h"
 #include "proto/operation/call/preference.h"
 
