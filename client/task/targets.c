@@ -1,5 +1,5 @@
-/* Sources and targets: what an encoder-decoder reads, and what it says of it (client/corpus/documents.h). A tenth of them
- * is held out.
+/* Sources and targets: what an encoder-decoder reads, and what it says of it (client/corpus/documents.h). A tenth of
+ * them is held out.
  *
  * A row of n tokens is divided in proportion: --source-seq of --seq for the source, the rest for the target
  * (model_divide_rows). The decoder reads the start token and the target without its last one, and predicts the

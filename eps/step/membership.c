@@ -1,5 +1,5 @@
-/* A lost worker leaves its seat at once, and the relay later (membership_feed_loss). Until then its inbox counts: what it
- * has sent is not computed again, and without replay a part that was begun could not be. An idle worker joins before
+/* A lost worker leaves its seat at once, and the relay later (membership_feed_loss). Until then its inbox counts: what
+ * it has sent is not computed again, and without replay a part that was begun could not be. An idle worker joins before
  * another one grows, which gives all of its share back first; suspects join last. Each iteration of the loop comes
  * here, and the plan of a large model takes long: so what did not fit is not tried again until n_changes has moved. */
 #include "eps/step/membership.h"
