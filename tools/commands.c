@@ -219,6 +219,10 @@ void answer_write(FILE *out, const json_t *value, size_t flags)
 
 void answer_print(json_t *answer)
 {
+    if (!answer) {
+        fputs("eps: the answer is no JSON: there is no memory for it, or a number in it is not finite\n", stderr);
+        exit(EXIT_FAILURE);
+    }
     answer_write(stdout, answer, JSON_INDENT(2));
     putchar('\n');
     json_decref(answer);

@@ -105,7 +105,8 @@ int text_add(struct text *text, const char *bytes, size_t n);
 
 /* ---- --json ---- */
 
-/* Prints an object or a list on stdout and releases the caller's reference. */
+/* Prints an object or a list on stdout and releases the caller's reference. NULL, which could not be made, ends the
+ * program with a sentence and status 1. */
 void answer_print(json_t *answer);
 /* Writes a value as jansson does with these flags, but each real with the fewest digits that read back. */
 void answer_write(FILE *out, const json_t *value, size_t flags);
