@@ -15,7 +15,7 @@ static void accept_and_end(struct session *s, const struct message *m, const int
     if (m->kind == MESSAGE_DRAIN)
         session_send(s, m);
     if (m->kind == MESSAGE_WORKERS)
-        raise(SIGKILL); /* by which no sanitizer looks for leaks */
+        raise(SIGKILL);
 }
 
 TEST(a_worker_whose_daemon_has_ended_meanwhile_has_left)
