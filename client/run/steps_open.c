@@ -69,7 +69,7 @@ bool client_steps_may_open(const struct client_steps *s)
                                     : s->done == s->opened || !pauses_after(s, s->opened));
 }
 
-static int steps_open_open_step(struct client_steps *s, struct error *err)
+static int steps_open_next(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
     const struct client_minibatch *minibatch = &s->prepared[s->opened % 2];
@@ -128,7 +128,7 @@ static int open_given(struct client_steps *s, struct error *err)
         client_steps_ask_save(s);
     if (rc == EPS_ROWS_WEIGHTS)
         return client_steps_show_weights(s, err);
-    return rc == EPS_ROWS_TRAIN   ? steps_open_open_step(s, err)
+    return rc == EPS_ROWS_TRAIN   ? steps_open_next(s, err)
            : rc == EPS_ROWS_SCORE ? score_given(s, err)
            : rc < 0               ? rc
                                   : 0;
@@ -141,5 +141,5 @@ int client_steps_begin(struct client_steps *s, struct error *err)
 
 int client_steps_open(struct client_steps *s, struct error *err)
 {
-    return s->run->options.on_rows ? open_given(s, err) : steps_open_open_step(s, err);
+    return s->run->options.on_rows ? open_given(s, err) : steps_open_next(s, err);
 }

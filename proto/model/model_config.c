@@ -417,10 +417,10 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
         return rc;
     if ((rc = model_config_read_labels(out, object, err)) != 0)
         return rc;
-    if (json_object_get(object, ADAPTER_KEY) &&
+    family->complete(out);
+    if (json_object_get(object, ADAPTER_KEY) && /* it has a form for each block, which some families only now count */
         (rc = model_adapter_read(&out->adapter, json_object_get(object, ADAPTER_KEY), out->n_layers, err)) != 0)
         return rc;
-    family->complete(out);
     if (family->has_source) /* until they are divided */
         out->source = 1, out->row = 2;
     if ((rc = model_config_check(out, err)) != 0 || (rc = read_guests(out, object, err)) != 0)

@@ -3,7 +3,6 @@
 #include "proto/model/family.h"
 #include "proto/model/model_config_print.h"
 
-#include <assert.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,9 +15,9 @@ static int fill_sizes(json_t *text, const struct family *family)
     int rc = 0;
 
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
-        if (!key->required || json_object_get(text, key->name))
+        const bool is_size = key->type == FAMILY_COUNT || key->type == FAMILY_WIDTHS;
+        if (!key->required || !is_size || json_object_get(text, key->name))
             continue;
-        assert(key->type == FAMILY_COUNT || key->type == FAMILY_WIDTHS);
         const uint32_t size = *(const uint32_t *)((const char *)&family->defaults + key->offset);
         if (size > 0)
             rc = json_object_set_new(text, key->name, json_integer(size));
@@ -72,8 +71,9 @@ char *wrapper_text_config(char note[WRAPPER_NOTE_BYTES], const char *text, size_
     const struct family *family = family_find(inner);
     char *out = NULL;
 
-    if (family && !family->masked && !family_find(wrapper) && json_is_string(json_object_get(wrapper, "model_type")) &&
-        fill_sizes(inner, family) == 0 && take_outer(inner, wrapper) == 0 &&
+    if (family && !family->masked && !family->has_source && !family->sees_images && !family_find(wrapper) &&
+        json_is_string(json_object_get(wrapper, "model_type")) && fill_sizes(inner, family) == 0 &&
+        take_outer(inner, wrapper) == 0 &&
         json_object_set_new(inner, "architectures", json_pack("[s]", family->architectures[0])) == 0) {
         write_note(note, wrapper);
         out = model_config_text(inner);

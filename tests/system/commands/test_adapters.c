@@ -370,6 +370,9 @@ static const struct refusal refusals[] = {
     {"rm -rf odd; cp -r " FIXTURES "adapter_flan odd; sed -i 's/\"modules_to_save\": null/\"modules_to_save\": "
      "[\"shared\"]/' odd/adapter_config.json; eps eval --model odd --base-model " FIXTURES "saved_t5 --data ids.bin",
      1, "modules_to_save has shared, a table that other modules of this t5 model share", NULL},
+    {"rm -rf odd; cp -r " FIXTURES "adapter_flan odd; sed -i 's/\"rank_pattern\": {}/\"rank_pattern\": {\"q\": 3}/' "
+     "odd/adapter_config.json; eps eval --model odd --base-model " FIXTURES "saved_t5 --data ids.bin",
+     1, "q.lora_A.weight is 2 x ", "the model's is 3 x"},
     {ODD("echo [] >odd/adapter_config.json"), 1, "not a JSON object", "odd/adapter_config.json"},
     {ODD("rm odd/adapter_model.safetensors"), 1, "odd/adapter_model.safetensors", "No such file"},
     {"rm -rf odd; cp -r " FIXTURES "adapter_tied odd; sed -i 's#\\.\\./tied#someone/tied#' odd/adapter_config.json; "
