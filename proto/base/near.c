@@ -1,3 +1,8 @@
+/* Placement is speed, never correctness: any failure leaves the thread where it was, without a word. A binding only
+ * narrows what the thread was given, so the limits of a container, of taskset and of a batch system hold.
+ *
+ * Some GPUs' own memory is a NUMA node. Such nodes count on neither side of "some are near, but not all": they would
+ * make every device near to itself alone, and host memory would be taken from there. */
 #include "proto/base/near.h"
 
 #include "proto/base/log.h"
