@@ -1,3 +1,7 @@
+/* A tensor's index is computed from counts, and nobody looks a name up: reader and writer ask the same functions, so an
+ * order that changes here changes the files. The loops of checkpoint_lay_out_moments fill each entry of the plan. First
+ * all moments have the shapes of their tensors; lay_out_places comes later, as it replaces those of sparse tensors,
+ * whose moments are of the kept elements alone. */
 #include "proto/model/checkpoint_layout.h"
 
 #include "proto/model/checkpoint.h"
