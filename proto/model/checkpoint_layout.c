@@ -1,7 +1,8 @@
-/* A tensor's index is computed from counts, and nobody looks a name up: reader and writer ask the same functions, so an
- * order that changes here changes the files. The loops of checkpoint_lay_out_moments fill each entry of the plan. First
- * all moments have the shapes of their tensors; lay_out_places comes later, as it replaces those of sparse tensors,
- * whose moments are of the kept elements alone. */
+/* Writers find a tensor by an index that is computed from counts; readers go by names. So another order here would be
+ * read as well, but an index that two functions compute differently puts bytes under another name, and nothing notices.
+ *
+ * The loops of checkpoint_lay_out_moments fill each entry of the plan. First all moments have the shapes of their
+ * tensors; lay_out_places comes later, as it replaces those of sparse tensors by the number of kept elements. */
 #include "proto/model/checkpoint_layout.h"
 
 #include "proto/model/checkpoint.h"

@@ -1,5 +1,5 @@
-/* In a member that null may set, 0 stands for null. So such a key refuses a written 0, which transformers would take at
- * its word. Doubles are narrowed to fp32 and may become infinite: the checks of ranges come once derived numbers are
+/* In a member that null may set, 0 means null. So such a key refuses a written 0, which transformers would take at its
+ * word. Doubles are narrowed to fp32 and may become infinite: the checks of ranges come once derived numbers are
  * complete, and see what the model would compute with. */
 #include "proto/model/config_values.h"
 
