@@ -1,3 +1,9 @@
+/* In a container, the group's own directory may be mounted as the root, while the membership still has its path on the
+ * host, which leads nowhere. So a file that is missing is no error, only no limit; and every walk up the path ends at
+ * the mount, where such a container's limit is.
+ *
+ * Use includes the page cache, which the kernel reclaims before it kills. If it counted, a machine that has just read a
+ * model's weights would seem full. */
 #include "proto/base/cgroup.h"
 
 #include <inttypes.h>

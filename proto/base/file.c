@@ -1,3 +1,8 @@
+/* A descriptor that another process gave away shares its position with that process, so every access names its offset.
+ *
+ * RESERVE is fallocate, not posix_fallocate: where the file system can promise no room, the latter writes to every
+ * block. There the length alone is set, and a full disk is found by a write. A failed fsync is never repeated: the
+ * kernel has marked the lost pages clean by then, and would report success. */
 #include "proto/base/file.h"
 #include "proto/base/size.h"
 

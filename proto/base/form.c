@@ -1,3 +1,7 @@
+/* The host codes, the device decodes with kernels of its own, and a resume codes again what was decoded. All agree in
+ * their bits only because each value is made by these very operations, in this order: a product with 1 / s where
+ * bitsandbytes has one, a quotient where it has that. Nothing here adds to a product, so no compiler can contract the
+ * two to an FMA. form_nearest counts instead of searching: it has no branch, and its ties are those of the original. */
 #include "proto/base/form.h"
 
 #include "proto/base/number.h"

@@ -1,3 +1,7 @@
+/* A line is composed on its thread's stack and written by one call. So lines of threads, and of processes that share
+ * the file, do not mix, and there is no lock that a thread stopped in a write could hold. What is lost is counted
+ * instead of queued: a queue needs memory, and somebody to empty it when the terminal goes on. If a line was cut off,
+ * its newline comes with the next report, so that a reader never takes two lines for one. */
 #include "proto/base/log.h"
 
 #include "proto/base/error.h"

@@ -1,3 +1,8 @@
+/* Placement is speed, never correctness: any failure leaves the thread where it was, without a word. A binding only
+ * narrows what the thread was given, so the limits of a container, of taskset and of a batch system hold.
+ *
+ * Some GPUs' own memory is a NUMA node. If such nodes counted, a machine with one socket would seem to have several,
+ * and host memory would be taken from a GPU. */
 #include "proto/base/near.h"
 
 #include "proto/base/log.h"

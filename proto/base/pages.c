@@ -1,3 +1,8 @@
+/* A mapping's header is told from its fields by shape alone: two hexadecimal numbers with a hyphen. Of its fields, Rss
+ * comes first and VmFlags last, so the resident size is known when the flags say that it is locked.
+ *
+ * In numa_maps a page is what kernelpagesize_kB says, and that remains 4 where transparent huge pages are mapped. The
+ * two files are read one after the other, of a process that goes on: their sums need not agree. */
 #include "proto/base/pages.h"
 
 #include <inttypes.h>

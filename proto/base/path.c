@@ -1,3 +1,10 @@
+/* No flag of the kernel says "follow a link if its owner is trusted": O_NOFOLLOW concerns the last name alone, and
+ * RESOLVE_NO_SYMLINKS forbids all links. So names are passed one by one, each directory held open. What is checked is a
+ * descriptor, and the next step starts from it, whoever renames meanwhile.
+ *
+ * The last name is opened before it is looked at, with O_NOFOLLOW; only -ELOOP makes it a link to pass. O_TRUNC
+ * waits until the open file is checked. A link of /proc has no text that could be followed ("pipe:[123]"), hence
+ * path_share. */
 #include "proto/base/path.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/* libuv, nanomsg and libgomp end the process where they get no thread, and none of them can be asked first. The trial
+ * of process_check_threads makes that rare and its sentence useful. It cannot exclude it: others may take the threads
+ * in between. So the calls concerned run under a handler of SIGABRT, which acts on their own thread alone: an abort of
+ * any other thread, as by an assertion, ends the process as ever.
+ *
+ * PR_SET_PDEATHSIG is sent when the parent's thread ends, not its process. So its signal is one whose handler asks who
+ * the parent is now, and not SIGTERM itself. */
 #include "proto/base/process.h"
 
 #include "proto/base/cgroup.h"

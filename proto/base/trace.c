@@ -1,3 +1,9 @@
+/* The kernel's O_APPEND is all that orders writers: no lock, and no memory that processes share. It suffices as long as
+ * a write has whole events. So an event begins only where EVENT_BYTES are free, which bounds its names and figures.
+ *
+ * After a write that was cut short, a track writes nothing more: trace_finish ends the file before the first
+ * incomplete event, so all that followed would be lost with it. A socket takes all of a write or nothing, and its
+ * track goes on. */
 #include "proto/base/trace.h"
 
 #include <assert.h>

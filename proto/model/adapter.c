@@ -1,3 +1,9 @@
+/* What may be adapted is asked of the operations of a layer's program, never of names: a name says what it means in one
+ * family alone. A layer has one unit, whose pieces are the tensors of its program in their order, so an operation's
+ * tensor leads to the model's without a search. The base's tensors are frozen and in no checkpoint, so `place` counts
+ * those of the adapter alone; model_set_saved runs when all programs have their adapters.
+ *
+ * A number of another type is read as NaN or 0, and each check is written so that these fail it. */
 #include "proto/model/adapter.h"
 
 #include "proto/base/dump.h"

@@ -1,3 +1,8 @@
+/* Writers find a tensor by an index that is computed from counts; readers go by names. So another order here would be
+ * read as well, but an index that two functions compute differently puts bytes under another name, and nothing notices.
+ *
+ * The loops of checkpoint_lay_out_moments fill each entry of the plan. First all moments have the shapes of their
+ * tensors; lay_out_places comes later, as it replaces those of sparse tensors by the number of kept elements. */
 #include "proto/model/checkpoint_layout.h"
 
 #include "proto/model/checkpoint.h"

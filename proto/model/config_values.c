@@ -1,3 +1,6 @@
+/* In a member that null may set, 0 means null. So such a key refuses a written 0, which transformers would take at its
+ * word. Doubles are narrowed to fp32 and may become infinite: the checks of ranges come once derived numbers are
+ * complete, and see what the model would compute with. */
 #include "proto/model/config_values.h"
 
 #include "proto/model/config_lists.h"

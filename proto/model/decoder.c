@@ -1,3 +1,8 @@
+/* One block serves all families that followed Llama: they differ by the numbers of decoder_config, and no code asks
+ * which family it is. Names are the files'. Beware of post_attention_layernorm: in Llama it norms what the MLP reads;
+ * where norms come after as well (Gemma), it norms what attention gives, and the MLP's has another name.
+ *
+ * Qwen's files may have a window that another key disables, so it goes before the blocks that slide are chosen. */
 #include "proto/model/decoder_family.h"
 #include "proto/operation/call/rope.h"
 

@@ -1,3 +1,8 @@
+/* A block's word depends on seed, step and block alone, so the daemon and all workers draw the same set, and no message
+ * carries it. model_drop_keep_one draws the same words again, which are all equally likely to be the largest.
+ *
+ * Whether a layer may be left out is asked of its program, not of its family. A branch that is scaled has another
+ * gradient than its sum, so backward has other steps: the program is completed anew once its sums have their scale. */
 #include "proto/model/drop.h"
 
 #include "proto/model/family.h"

@@ -1,3 +1,9 @@
+/* Norms come after the sums. So a block's output is normed already, no norm follows the last block, and the head has a
+ * map and a norm of its own before the table that it shares with the tokens. Each dropout of a block has a site of its
+ * own: two of one site would drop the same elements.
+ *
+ * Files that were converted from TensorFlow call a norm's weight and bias gamma and beta; transformers renames them
+ * when it reads them, and so do we. */
 #include "proto/model/encoder_family.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/* To the rest of the system an image is a row of tokens, one for each pixel, whose number has the bytes of all
+ * channels. So data, packing and transport know of no images; a vocabulary has at most 2^24 entries, hence three
+ * channels.
+ *
+ * A batch norm needs statistics of the whole part, which no layer sees at once. So a value that will be normed is given
+ * with "moments of NAME", a layer between joins them to "statistics of NAME", and the next one reads both. The names
+ * alone connect them, and image_name_of alone makes these. */
 #include "proto/model/image_family.h"
 
 #include "proto/base/text.h"

@@ -1,3 +1,7 @@
+/* A slice has elements of the gradient or norms, never both: norms begin a new one, and on the device a new cache line.
+ * Slices are counted anew for all units, also those without norms, as a job's part may change its size between calls.
+ *
+ * A unit that a pass uses more than once has no norms: one entry per token could not say of which use. */
 #include "proto/model/norms.h"
 
 #include "proto/operation/operation.h"

@@ -1,3 +1,7 @@
+/* A program is made for each different width, not for each block, hence the bound on how many there are. A family
+ * checks and writes with one inner_width, which is set for it in a copy of the config; in the config itself that is the
+ * widest, and every size that must suffice for all blocks may use it. Equal widths are written as one number, as most
+ * classes of transformers take no list. */
 #include "proto/model/widths.h"
 
 #include "proto/model/family.h"

@@ -1,3 +1,7 @@
+/* transformers saves an inner config as its difference from its class's defaults, but an outer one in full. So what is
+ * required of a config of its own may be missing here, and the defaults of the family are those of the class. The inner
+ * config is right in all but the keys of take_outer, which transformers reads from the outer one. A config that is of a
+ * family itself is none of these, whatever it contains. */
 #include "proto/model/wrapper.h"
 
 #include "proto/model/family.h"

@@ -1,3 +1,10 @@
+/* A slot is sealed, written and dropped, or read, opened and dropped. Threads end in any order, and only set `ready`;
+ * the pumps act on the oldest slots alone, so chunks leave and arrive in order. A range leaves `out` when its last
+ * chunk is begun, as the slots know their bytes, but stays in `in` until its last chunk is opened.
+ *
+ * Any callback may close the connection. After each, `ended` and `closing` are read again before anything else is; the
+ * struct is the caller's once the socket is closed and n_working is 0, as threads write to the ranges until then.
+ * Reading stops while no range is expected, so the end of file may be seen late: the control connection sees it. */
 #include "proto/net/bulk.h"
 
 #include "proto/wire/wire.h"

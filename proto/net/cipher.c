@@ -1,3 +1,10 @@
+/* Both ciphers are broken by a nonce that serves twice under one key. A key is of one connection and one direction, and
+ * its frames are numbered from 0 up, so a frame that is sealed again needs a number of its own. What is authenticated
+ * as the header is the length that the opener expects, not the one that came: a caller that forgot to compare them
+ * would fail here.
+ *
+ * Plain frames are copied before they are tagged, and opened frames are copied after: the tag is always of bytes that
+ * nobody else can change meanwhile. */
 #include "proto/net/cipher.h"
 
 #include "proto/wire/wire.h"

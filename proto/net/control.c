@@ -1,3 +1,8 @@
+/* The buffer has room for the largest frame. So a frame that is not whole yet always leaves room to read on, and whole
+ * frames never stay in it. A frame is sealed when it is queued, as its number is its place. What libuv writes must not
+ * move, but fifo_add moves what waits: hence two queues, which are exchanged when the first is written.
+ *
+ * on_frame may close the connection, which leaves the rest of the buffer unread. */
 #include "proto/net/control.h"
 
 #include "proto/wire/wire.h"

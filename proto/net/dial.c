@@ -1,3 +1,10 @@
+/* Runs before the worker has anything else to do, so it blocks; but each socket is non-blocking, as only poll knows the
+ * deadline, which all attempts share. The second connection shakes hands with a key from the first one, so that it can
+ * be of no other session.
+ *
+ * A daemon whose port is busy cuts connections off without a word. That alone (-EAGAIN) is tried again, after pauses
+ * drawn at random: workers that were cut off together would else come back together. Another key or version stays what
+ * it is. */
 #include "proto/net/dial.h"
 
 #include "proto/net/cipher.h"

@@ -1,3 +1,8 @@
+/* A failure wipes the whole state first, so nothing that was derived outlives it, and no call after it can succeed.
+ *
+ * Flags may be changed on their way until a proof covers both hellos. So the answerer judges --plain-bulk after the
+ * caller's proof; the caller judges at once, as it ends its own attempt alone. A connection that is merely closed was
+ * cut by a full port (proto/net/dial.c tries again), so a caller with another key is told so, in zeros. */
 #include "proto/net/handshake.h"
 
 #include "proto/wire/wire.h"

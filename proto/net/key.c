@@ -1,3 +1,8 @@
+/* What is checked is the open descriptor, not the name, which may be another file's a moment later. O_NONBLOCK: a pipe
+ * in the file's place must not stop a daemon's start. A line has one length, so a file of any other is refused unread.
+ *
+ * All copies on the stack are wiped, on every way out. A file that could not be written is removed: half a key would be
+ * in the way of the next attempt, as a key is never overwritten. */
 #include "proto/net/key.h"
 
 #include <errno.h>

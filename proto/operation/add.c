@@ -1,3 +1,6 @@
+/* Most sums cost backward nothing: the gradient of the sum serves as that of both operands, under the same number of a
+ * buffer. Where the norm's step makes the gradient of h, this operation must not make it again. No step carries that
+ * answer: norm and sum both ask add_before_norm, which depends on the program alone. */
 #include "proto/operation/add.h"
 
 #include "proto/operation/operation.h"

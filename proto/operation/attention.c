@@ -1,3 +1,10 @@
+/* Whose kernels compute a job's gradients follows from its setting alone, never from the memory that is free or the
+ * rows at hand: the ways differ in their bits, and scratch is laid out before anything runs. The choice of queries lies
+ * in front of the kernels' own scratch, in the same buffer.
+ *
+ * Forward's log-sum-exp is an output like any other, so that the schedule stores it from forward to backward. A run
+ * with spans generates: each text has a cache and a position of its own, so each has a call, and all use one scratch in
+ * turn. */
 #include "proto/operation/attention.h"
 
 #include "proto/operation/operation.h"

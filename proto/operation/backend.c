@@ -1,3 +1,7 @@
+/* A kernel and its plan may not disagree by a byte, so the formulas are in the header, and the kernels call the same
+ * functions. The CPU's scratch grows with threads, each of which has one head of one row at a time; CUDA's with rows
+ * and heads, all of which run at once. On the CPU, workers of one machine share its memory, so each takes its part of
+ * what is free; a GPU is one worker's alone. */
 #include "proto/operation/backend.h"
 
 #include "proto/operation/device_name.h"

@@ -1,3 +1,6 @@
+/* The gradient of the weight reads x, that of x reads the weight: two steps, so that x is recomputed only for a weight
+ * that is trained, and before the step that reads it. A value of tokens has a number of elements but no sides, so the
+ * options give them; an own domain has its sides, and both must agree with the rows that run. */
 #include "proto/operation/conv2d.h"
 
 #include "proto/operation/operation.h"

@@ -1,3 +1,9 @@
+/* A descriptor cannot change once it is finalized, so each is complete when it is made: tensors, an operation's mode,
+ * the operation, the graph, in this order. Attributes that the library numbers in sequence are counted from the first.
+ *
+ * cuDNN proposes what is fast, not what repeats its bits. So notes are accepted, not refused: one that a newer library
+ * adds bars its engines until somebody has read what it means. And get() returns no descriptor, but fills in one that
+ * was made before: whoever asks for a config's engine makes an engine first. */
 #include "device/cuda/dnn/graph.h"
 
 #include <assert.h>

@@ -1,3 +1,7 @@
+/* Counted is what queries see, a triangle or a band, not the whole tiles that kernels compute. That is no error of the
+ * estimate: rates are measured by calls which these same functions describe. What depends on more than a rate, such as
+ * columns that fill up a tile and multiprocessors that are idle at the end, is in `lasting` alone; the count of
+ * operations that is reported stays what the formula says. */
 #include "proto/operation/call/attention.h"
 
 #include "proto/base/size.h"

@@ -1,3 +1,5 @@
+/* These calls are bound by memory, so none has operations, and what each array is touched by is their whole price.
+ * Backward reads of moments the means alone, half of the array; forward writes all of it. */
 #include "proto/operation/call/batch_norm.h"
 
 #include "proto/operation/call.h"
