@@ -1,3 +1,6 @@
+/* What ends a text is found once, on opening, since each token is compared with it; an end token is drawn like any
+ * other and gives no text. A row's decoder and stop string begin anew with each text, its sampler's memory does not.
+ * All samplers share the first one's memory, so it is made first and freed last. */
 #include "client/ask/writer.h"
 
 #include "client/daemon/observer.h"
