@@ -1,3 +1,5 @@
+/* The daemon takes the request and answers nothing later, so the worker is looked for until the list lacks it. A
+ * worker's number is never given twice, so another one that comes meanwhile is not taken for it. */
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"

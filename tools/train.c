@@ -1,3 +1,7 @@
+/* Everything that prints clears the progress line first, and what is printed is flushed, so that a reader of a pipe
+ * sees it as it happens. The end's account is made of what the events told, as the run's structs are gone by then. A
+ * resumed run may owe the evaluation of the checkpoint it began from, which is told before any step: no step of this
+ * run saved it. */
 #include "client/eps.h"
 #include "tools/account.h"
 #include "tools/arguments.h"

@@ -1,3 +1,6 @@
+/* No model is opened: its config would say no more than that there are classes, whose names the data give. The rows are
+ * split as a run splits them, by the same seed, so means are those of the images that it would train on. Sums are of
+ * the rows as the network sees them, scaled and cut, not of the files' pixels. */
 #include "client/ask/data_images.h"
 
 #include "client/options/options.h"

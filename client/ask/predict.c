@@ -1,3 +1,6 @@
+/* Held-out rows are evaluated in the order of their lengths, so that batches pad little, and their logits lie so. A
+ * row's number is its place in the data only because an evaluation of all rows leaves none out: --predictions goes with
+ * no limit on what is evaluated. Files are compared as files, since a name may lead to --data over a link. */
 #include "client/ask/predict.h"
 
 #include "client/options/options.h"

@@ -1,3 +1,6 @@
+/* What ends a text is found once, on opening, since each token is compared with it; an end token is drawn like any
+ * other and gives no text. What a row has drawn and read begins anew with each text.
+ * All samplers share the first one's memory, so it is made first and freed last. */
 #include "client/ask/writer.h"
 
 #include "client/daemon/observer.h"

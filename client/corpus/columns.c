@@ -1,3 +1,7 @@
+/* A name that is wrong must be refused here, where a line of names can be told from a row: later it would be read as
+ * data. So numbers count as such only if all columns are numbers ("1" may be a column's name beside others), and known
+ * names are a list in order, of which the first that is there decides. A question alone is no text: only with its pair
+ * does it say what is to be classified. */
 #include "client/corpus/columns.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/* Names are a list, for the way from a number to its name, and a JSON object, for the way back without a search: a name
+ * is in both or in none, with one number. Rows are labelled while names still arrive, so numbers change once, when all
+ * are there and sorted, and never again: a model's weights mean them. A class may be given by its number only if no
+ * name looks like a number; else "1" could be either. */
 #include "client/corpus/labels.h"
 
 #include "client/text/utf8.h"

@@ -1,3 +1,6 @@
+/* Runs before the data are read as tokens, for which there is no tokenizer yet, so the texts are read twice. Each
+ * reading has descriptors of its own. A share of a file may end within a character, which then is no fault; the second
+ * reading refuses one that the file itself cuts off. */
 #include "client/corpus/learn.h"
 
 #include "client/data/data_file.h"

@@ -1,3 +1,6 @@
+/* libjpeg's errors leave by longjmp over its frames and ours: what is to be freed is in one struct, and no local of a
+ * function in between owns anything. The header's size is checked before room is taken, and room is there before the
+ * decoder starts. The library only warns of an image that ends early and makes up its rest; here that is an error. */
 #include "client/images/encoded.h"
 
 #include <errno.h>

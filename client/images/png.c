@@ -1,3 +1,6 @@
+/* libpng's errors leave by longjmp over its frames and ours, as in jpeg.c. The first sentence counts: png_error is also
+ * how our own refusals leave, and then has nothing to add. A few bytes may promise an image of gigabytes, so the size
+ * is checked twice before room is taken: against the limits, and against what so few bytes can hold at all. */
 #include "client/images/encoded.h"
 
 #include <errno.h>

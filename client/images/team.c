@@ -1,3 +1,7 @@
+/* No pool: threads that end with the call leave nothing to share, to fork with or to shut down, and beginning them
+ * costs little beside an image. Items begin in their order, so when one fails, all before it have begun, and they are
+ * finished: the first of those that fail is the same whatever the threads do. The caller's function is asked on its own
+ * thread alone; when that has no item left, it waits for the others in turns, so that a stop is heard. */
 #include "client/images/team.h"
 
 #include "proto/base/thread.h"

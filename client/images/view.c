@@ -1,3 +1,7 @@
+/* Views are found from an image's size, without its pixels, so that they can be tested against other programs' numbers.
+ * Each word of a draw has one use, whether or not another option uses its own: so flip changes no crop. A window is
+ * rounded as Python does, halves to even, since torchvision's is. A frame's sides are at most 4096 and an image's
+ * 65535, so a scaled side has 32 bits at most, and products are taken in 64. */
 #include "client/images/view.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/* The order of client_options_resolve: rates need nothing, parts need the workers, the commit needs the parts, the
+ * batch needs seq and the data, and all that counts steps needs the batch. Resolved options go through it again on
+ * resume, so each default is set only where nothing is, and checks that a stored run might fail (a warm-up longer than
+ * the run that is now shorter) are left out for it. What is NAN or UINT64_MAX is unset; 0 is where 0 means nothing. */
 #include "client/options/options.h"
 
 #include "client/task/masks.h"

@@ -1,3 +1,6 @@
+/* The one place that reads an option's bytes by its row: the row's kind says their type, and a wrong kind would read
+ * past the field. Each kind has its own value for "unset", as 0 is a value of some. Choices are numbered from 1 in the
+ * order of the row's words, which is the order of the enum: so the two are changed together. */
 #include "client/options/value.h"
 
 #include <assert.h>

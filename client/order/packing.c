@@ -1,3 +1,7 @@
+/* Rows are numbered as they are opened, and all rows from n_rows on are empty: so the first row with room is at most
+ * n_rows, and a row is opened only if no other has room. A tree finds it, as millions of documents against all open
+ * rows would take the square of their number. Documents and rows are permuted by keys of their own: by one key, rows of
+ * one document would go through one permutation twice. */
 #include "client/order/packing.h"
 
 #include "proto/base/random.h"

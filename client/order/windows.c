@@ -1,3 +1,6 @@
+/* Nothing is listed: where a window begins is computed, as a stream may have billions of them. Only the last window can
+ * be short. Where fewer are evaluated than there are, the last is never among them, as they are more than one window
+ * apart on average and the first is window 0: so its length counts only where all are taken. */
 #include "client/order/windows.h"
 
 #include "proto/base/random.h"

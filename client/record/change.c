@@ -1,3 +1,6 @@
+/* Only the batch's changes are counted with; the others are there to be told. A list that was altered by hand would
+ * move a run to other rows without a word, so it is checked before it is counted with, and everything after relies on
+ * that: steps do not fall, and each batch follows from the one before. */
 #include "client/record/change.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/* A run that cannot save its first checkpoint should say so before hours of training, not after. Free bytes alone do
+ * not tell: quotas, limits of the process and rights show only when files are made, so the two large ones are made
+ * where the checkpoint will be, and removed. It is no promise: what other programs write meanwhile may take the
+ * room. */
 #include "client/record/disk.h"
 
 #include "proto/base/process.h"

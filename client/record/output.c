@@ -1,3 +1,6 @@
+/* One checkpoint at a time, from OPEN to PLACE or DROP; partial_fd says whether one is being written. Files are served
+ * by number in the order of make_files, and the daemon derives the same order: neither sends names. They are withdrawn
+ * when the checkpoint ends, however it ends: a daemon that writes later writes into nothing. */
 #include "client/record/output.h"
 
 #include "proto/model/adapter.h"

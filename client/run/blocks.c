@@ -1,3 +1,6 @@
+/* The callback gets our arrays and may write anything into anything: after it, only counts and the arrays' content are
+ * its answer, all else is set again. What was dropped by draw is what it is shown first, so a callback that changes
+ * nothing keeps the draw. Sets tell which blocks are computed, the list tells in which order: so it is read twice. */
 #include "client/run/blocks.h"
 
 #include <errno.h>

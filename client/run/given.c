@@ -1,3 +1,6 @@
+/* The callback writes into the buffer that the device will read, and into a copy of the question: pointers and sizes of
+ * the copy are never used again. So an answer is checked in full before the step opens: a device takes ids for rows of
+ * a table. Answers that neither train nor score leave rows alone, as they will be read again. */
 #include "client/run/given.h"
 
 #include "proto/model/family.h"

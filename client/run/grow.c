@@ -1,3 +1,6 @@
+/* The grown model is made by parsing a config with more blocks, as any model is, and then matched with the old one
+ * piece by piece: so whatever decides a block's kind (lists of layer types, widths, patterns) decides it here, too, and
+ * a copy that would land in a place of another kind is found by comparing programs and sizes. */
 #include "client/run/grow.h"
 
 #include "client/run/derive.h"

@@ -1,3 +1,6 @@
+/* A sample is eps_generate by the run on itself, over its own daemon's address, with no step open: so its weights are
+ * those of a step's end. That call has a loop of its own, in which should_stop is the one place where this run's
+ * session is served. A sample is an extra: its failure is a note, told once, and never ends the run. */
 #include "client/run/samples.h"
 
 #include "client/run/steps_state.h"

@@ -1,3 +1,6 @@
+/* Two buffers: once step n has opened, n + 1 is read into the buffer of step n - 1. Nobody reads that any more, as a
+ * step opens only when the data of the one before it have arrived at the workers. With on_rows nothing is read ahead,
+ * since the answer may depend on the step before. */
 #include "client/options/options.h"
 #include "client/run/samples.h"
 #include "client/run/steps_state.h"

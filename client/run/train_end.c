@@ -1,3 +1,7 @@
+/* A run's last sentence has to be true of what is on the disk, so whether a checkpoint is still there is looked up: the
+ * user may have removed it, or the directory. Of several failures each has its part of the sentence: the save's, then
+ * that of metrics, whose code wins, then the mirror's, whose code counts alone if there is no other. No advice to
+ * resume where the run would fail again. */
 #include "client/member.h"
 #include "client/run/train_state.h"
 

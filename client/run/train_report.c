@@ -1,3 +1,5 @@
+/* What a run says before its first step, once the job is open: choices are final then, and defaults can be told from
+ * what was asked. on_plan comes last, as it waits for the daemon's answer. Nothing here fails a run but that wait. */
 #include "client/daemon/memory.h"
 #include "client/member.h"
 #include "client/record/change.h"

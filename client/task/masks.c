@@ -1,3 +1,8 @@
+/* The tokenizer is closed once it has told which ids are special: rows are drawn from a table, for the whole run. One
+ * quad of words decides all of a token: whether it is chosen, what becomes of it, and by which other one it is
+ * replaced. So no draw depends on another token's, and the lowest draw of a row is drawn again, not remembered. Random
+ * tokens are those of the tokenizer, not of the vocabulary, whose last rows may be there for alignment and stand for no
+ * text. */
 #include "client/task/masks.h"
 
 #include "client/text/tokenizer.h"

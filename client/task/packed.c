@@ -1,3 +1,7 @@
+/* A place is a document in an epoch: one of weight 2 has two, and the packing knows places alone. Rows to train on are
+ * packed as soon as the data are read, since their number decides the run's steps, and --pack takes whole weights only,
+ * since the packing serves every epoch. Held-out rows follow with the division, which says how many documents are
+ * evaluated. Steps ask for their tokens one after the other, so the sum of rows goes on from the last answer. */
 #include "client/task/packed.h"
 
 #include <assert.h>

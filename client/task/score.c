@@ -1,3 +1,6 @@
+/* Three counts of each class give all metrics of classes: a table of label by prediction would take gigabytes with tens
+ * of thousands of classes. Ranks take the place of the numbers that they rank, so Spearman's correlation comes after
+ * Pearson's, and is the same function. Real numbers are equal here if neither is less. */
 #include "client/task/score.h"
 
 #include "proto/base/number.h"

@@ -1,3 +1,8 @@
+/* What all tasks share. A minibatch is emptied as a whole before any row is read, so a task writes only what it has,
+ * and the labels are counted afterwards in what it wrote: the divisor of the loss is what the device will see, whatever
+ * the task believes; of preferences it is the pairs. Samples and fields are one room for whichever minibatch is being
+ * filled, so no two are at a time. Targets take every encoder-decoder, so spans, which take some, stand before them in
+ * the list. */
 #include "client/task/source.h"
 
 #include "client/corpus/documents.h"

@@ -1,3 +1,7 @@
+/* Each side of a row grows with the window, or stays, as a fraction below 1 adds at most one chosen token for each
+ * token of the window: so the first window that is too long ends the search. A word is drawn for each place between
+ * tokens, those of a run that stays before those of the run behind it. This order is part of a run's results, as is how
+ * lengths are rounded: halves away from zero. */
 #include "client/task/spans.h"
 
 #include <math.h>

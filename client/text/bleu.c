@@ -1,3 +1,7 @@
+/* The chain is written as sacrebleu's expressions are, one pass each, not as one clever pass: what a later one finds
+ * depends on the blanks that an earlier one put there. Bytes suffice, as no expression has a character beyond ASCII,
+ * and a byte of one is "not a digit" wherever the character is. n-grams are numbered by the order before: (n-1)-gram
+ * and last token, so each comparison takes two numbers, however long the n-gram. */
 #include "client/text/bleu.h"
 
 #include "client/text/tokenizer/unicode.h"

@@ -1,3 +1,6 @@
+/* What may still become a stop string is held back, however long: text that was passed on cannot be taken back. Only
+ * the longest end that begins a stop string is held, which has all shorter ones in it. A stop string is searched for in
+ * what is held and the new bytes, so it is found wherever tokens cut it. */
 #include "client/text/stop.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* One function decides what a character is, client_utf8_character, and all others ask it: a text that one of them
+ * accepts is accepted by all. It tells "cut off" from "invalid", as a stream has to wait for the one and replace the
+ * other. In a stream the room is made before the first byte is taken, so a call either takes all bytes or none. */
 #include "client/text/utf8.h"
 
 #include <errno.h>

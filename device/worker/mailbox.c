@@ -1,3 +1,6 @@
+/* A slot is freed in its turn among the messages: n_come says how many were put in before it, so it is taken once these
+ * are, though it lies elsewhere. If it overtook one, a slot would be free while a message that came earlier still names
+ * it. The loop is woken after the mutex is released, as it will take that at once. */
 #include "device/worker/mailbox.h"
 
 #include <assert.h>

@@ -1,3 +1,6 @@
+/* Messages come first, before there are threads and memory of a device that would disturb them; then what needs host
+ * memory alone; then libraries' algorithms, since the operations that follow are timed with those that were chosen.
+ * Each measurement opens the device anew: what one has left in it cannot speed up the next. */
 #include "device/worker/profile.h"
 
 #include "device/worker/profile_measure.h"

@@ -1,3 +1,7 @@
+/* A worker does not say where it is: its position is guessed from the units that it gets, and a unit may be of several
+ * places. The nearest in the direction of the pass is taken, so a guess is never behind; a wrong one is only shown,
+ * never counted with. Limits of patience grow with what the worker itself has shown, since the same silence is a hang
+ * of one device and a large layer of another. */
 #include "eps/base/progress.h"
 
 void progress_begin(struct progress *p, enum message_phase phase, uint32_t first_part, uint32_t n_parts)

@@ -1,3 +1,7 @@
+/* Only the optimizer thread looks, as nobody else may read what it writes; the loop hears of it when the task comes
+ * back. A reason to end that a damaged number may have caused waits for a look that begins after it: one that is under
+ * way may have passed the place already. Looks are counted, as several may be on their way, and only the last one
+ * acquits. */
 #include "eps/job/damage.h"
 
 #include "eps/store/checks.h"

@@ -1,3 +1,6 @@
+/* A list, walked each time: it has 256 entries at most, and is asked only when a job comes, goes or is asked for. Whose
+ * an entry is comes from the session and not from the request, which a client may write as it likes. Owners count as
+ * one user, since root and the daemon's own are the same person's. */
 #include "eps/job/queue.h"
 
 #include "eps/base/rights.h"

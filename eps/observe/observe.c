@@ -1,3 +1,7 @@
+/* Every answer is made of what the loop has at hand and sent at once, so watching never makes training wait. Two
+ * exceptions: a viewer that waits for workers, and the system's figures on pages, which a thread reads; whoever asks
+ * meanwhile is answered with that reading. Steps and saves keep the last job's figures, so what is told of them (loss,
+ * audits, what was saved) is told only while there is a job. */
 #include "eps/observe/observe.h"
 
 #include "eps/base/rights.h"

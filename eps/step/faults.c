@@ -1,3 +1,6 @@
+/* Nobody is expelled on suspicion: a worker that is suspected leaves the step at once, its session only when the step
+ * is covered and so its numbers can be finite. Of a step that is given up, all suspects go free together. Damaged
+ * memory is asked about before anybody is blamed, as it makes every worker look guilty. */
 #include "eps/step/faults.h"
 
 #include "eps/job/damage.h"

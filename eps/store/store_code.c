@@ -1,3 +1,6 @@
+/* Ranges of threads are cut anywhere, so each end is rounded up to a group's begin, by one function for both: what one
+ * range leaves out, the next one takes, and no byte of a code or scale has two writers. A row that fits into a run is
+ * read once and tried from memory; a longer one is read again each time, as nothing larger than a run is held. */
 #include "eps/store/store_code.h"
 
 #include <assert.h>

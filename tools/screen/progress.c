@@ -1,3 +1,6 @@
+/* stdout is flushed before the line is drawn past it, or text printed earlier would come after. A narrower window has
+ * wrapped the old line, whose upper half cannot be erased from here: so the new one begins below. Whatever prints
+ * elsewhere clears the line first; the next step draws it again. */
 #include "tools/screen/progress.h"
 
 #include "tools/screen/terminal.h"

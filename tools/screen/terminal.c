@@ -1,3 +1,5 @@
+/* Asked anew each time, not kept from the start: a window changes its width, and a test its environment. An unprintable
+ * or broken character counts as one column, so that a line comes out too short, at worst, and never wraps. */
 #include "tools/screen/terminal.h"
 
 #include <stdint.h>

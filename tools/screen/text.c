@@ -1,3 +1,5 @@
+/* jansson decides what is valid, character by character, so that what is replaced is just what json_string would
+ * refuse. Units change where rounding would show a thousand of the smaller one: 999,950 is "1.0 M", not "1000.0 k". */
 #include "tools/screen/text.h"
 
 #include <inttypes.h>

@@ -1,3 +1,7 @@
+/* The table comes from a file, so nothing in it is trusted: each place in the trie is compared with its size, and a
+ * replacement must begin at a character within the texts, whose last byte was checked to be zero: so strlen ends in
+ * them. What replaces is the shortest text found, as in the package tokenizers, though SentencePiece itself takes the
+ * longest. */
 #include "client/text/tokenizer/charsmap.h"
 
 #include "client/text/tokenizer/unicode.h"

@@ -1,3 +1,6 @@
+/* utf8proc has the tables and composes, but its own utf8proc_map sorts marks by exchanging neighbours, which takes the
+ * square of their number. So decomposing and sorting are done here, and what it gets is sorted already. Where the
+ * package tokenizers has another version of Unicode, the exceptions are listed by hand. */
 #include "client/text/tokenizer/unicode.h"
 
 #include <errno.h>
