@@ -1,3 +1,10 @@
+/* In generation a text's source has been run before, and its keys and values lie in the span as the encoder left them.
+ * Nothing is appended, so the plain kernel serves, where self-attention needs one that reads a cache. It runs once a
+ * text, as each has its own source and its own number of keys; the log-sum-exp of all is written to one place, since
+ * nothing reads it there.
+ *
+ * One step makes both gradients, because both come from the same probabilities. Neither is added to what is there: the
+ * projections that made the inputs are read here alone. */
 #include "proto/operation/cross_attention.h"
 
 #include "proto/operation/operation.h"

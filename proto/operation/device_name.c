@@ -1,3 +1,7 @@
+/* A number is tried first: "1" may also begin an address of the PCI bus, but none is a number as a whole.
+ *
+ * Ids are compared as text, UUIDs by their beginning. So each is rewritten in one spelling, in lower case and with a
+ * domain of four digits, and what is printed reads back as the same device. */
 #include "proto/operation/device_name.h"
 
 #include <ctype.h>

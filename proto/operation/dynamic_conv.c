@@ -1,3 +1,9 @@
+/* In generation a text's cache holds x, not products: the filter belongs to the element convolved, so what is computed
+ * of earlier elements serves no later one. This call's x are copied behind the earlier ones before anything is read.
+ * The kernel then reads one array without a gap, and begins n_earlier elements before the first new one.
+ *
+ * The scores are a map of x. Backward runs from the last operation to the first, so the gradient of x is first written
+ * here, and that map adds to it. */
 #include "proto/operation/dynamic_conv.h"
 
 #include "proto/base/size.h"

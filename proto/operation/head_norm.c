@@ -1,3 +1,9 @@
+/* Queries and keys are two calls of the ordinary norm, with a stride, over columns of one array: they have weights of
+ * their own, and no copy makes them dense. Each call writes a dense array of statistics, so all of the queries' lie
+ * before all of the keys'.
+ *
+ * Values are copied so that attention finds all three side by side. Backward may run in place; then they are already
+ * there. */
 #include "proto/operation/head_norm.h"
 
 #include "proto/operation/operation.h"

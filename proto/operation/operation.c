@@ -1,3 +1,9 @@
+/* A worker may redo a part that another began, and microbatches may differ from plan to plan, but no bit may depend on
+ * either. So random bits are keyed by seed, step, unit and site, and rows are counted from the minibatch's first, not
+ * the microbatch's or the worker's.
+ *
+ * A gradient or a weight that shares its place with others is there only between its begin and its end: an operation
+ * calls these around each use of a matrix, and nothing else may run between them. */
 #include "proto/operation/operation.h"
 
 /* Scale of a residual branch; 0: 1. In training multiplied by 1/(1-p) if steps drop blocks (proto/model/drop.h). */

@@ -1,3 +1,6 @@
+/* Max pooling finds the largest pixels again in backward, from x. Kept from forward on, their indices would take memory
+ * until then; as scratch they take it for one step. An index is a byte, which bounds the window (IMAGE_MOST_TAPS).
+ * Average pooling has no such bound, and its backward reads no input: the gradient depends on sizes alone. */
 #include "proto/operation/pool.h"
 
 #include "proto/operation/operation.h"

@@ -1,3 +1,8 @@
+/* A choice is read whole or not at all. Of one that is damaged no class is used, as workers with some of its algorithms
+ * would sum in another order than those with all.
+ *
+ * Rows are tokens in every kind. In the product for weights these are summed over, so there they are its k, and m is a
+ * width. Kinds are tried in this order because no product transposes both operands. */
 #include "proto/operation/products.h"
 
 #include "proto/base/json.h"

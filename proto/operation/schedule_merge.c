@@ -1,3 +1,11 @@
+/* This runs once all steps are known, since whether a buffer may be overwritten depends on who reads it last. Steps are
+ * taken in order, and each decision sees what earlier ones have changed: a merged buffer lives from the first step of
+ * one to the last step of the other. At least one of the two has no place of its own; else one place would have to
+ * move.
+ *
+ * The gradient of the first input must end where that of the first output began. Two ways lead there, and neither is
+ * always possible: both are tried on copies of the schedule, in-place first. Only then do the other gradients take free
+ * places, which must not be taken from it. */
 #include "proto/operation/schedule_merge.h"
 
 #include "proto/operation/operation.h"

@@ -1,3 +1,10 @@
+/* Every alternative is planned in full (plan_fit), as if it had been asked for: so a suggestion cannot fail for a
+ * reason that was overlooked here. They are tried in order of what they cost the user, and the first that fits ends the
+ * search. Each changes one thing alone, except the two number formats: a sentence with three options would be the
+ * planner's run, not the user's.
+ *
+ * How many alternatives a list has depends on the job. So the index is counted down through the lists, and no table of
+ * them exists. */
 #include "proto/plan/advice.h"
 
 #include "proto/base/process.h"

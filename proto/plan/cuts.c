@@ -1,3 +1,9 @@
+/* Sizes come from a plan without cuts, which has those of all shapes; the tables are filled once, and plan_cut reads
+ * nothing else. A search calls it for many limits.
+ *
+ * What is stored below a place depends only on the cuts below it. So the best way to reach a place does not depend on
+ * what lies above, and a larger limit allows all that a smaller one does: that makes the recurrence exact, and the
+ * bisection for the least limit valid. */
 #include "proto/plan/cuts.h"
 
 #include "proto/plan/memory/segments.h"

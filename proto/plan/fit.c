@@ -1,3 +1,10 @@
+/* A device in the host's memory competes with the daemon for the same bytes. Its budget follows from the daemon's,
+ * which include the stashes that the plans put there; these depend on the budget. So the first attempt ignores the
+ * host, and its result tells what is left for the next one.
+ *
+ * A device's plan is copied from the one before if both are alike. That holds only because both are asked with the same
+ * limit and the same microbatch, in order: plan_device is the one place that plans a device, and decides it anew each
+ * time. */
 #include "proto/plan/fit.h"
 
 #include "proto/model/family.h"

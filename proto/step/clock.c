@@ -1,3 +1,8 @@
+/* The worker's own code runs a step on this device (proto/step/timeline.c), so it is a real step's order that is timed,
+ * not a description of one. Time passes only while the host waits. Tasks are given at one moment, as on a device, whose
+ * host runs ahead.
+ *
+ * An alarm that is due rings before time passes any further: what it gives to a queue must not begin late. */
 #include "proto/step/clock.h"
 
 #include "proto/operation/call.h"

@@ -1,3 +1,9 @@
+/* Losses are summed in double, row by row and token by token, on the host. So neither microbatch nor device changes a
+ * bit of a part's loss. They come through a small array on the stack: a buffer of their number would grow with the
+ * batch.
+ *
+ * device_pass_add_losses comes first: it lets the queue of downloads follow the forward pass. device_pass_take_log_p
+ * and device_pass_take_token_log_p download by the same queue, and rely on that. */
 #include "proto/step/pass.h"
 
 #include "proto/plan/memory/data.h"

@@ -1,3 +1,8 @@
+/* Whoever can put a directory where a daemon's is looked for receives the caller's files. In /tmp that is everyone. So
+ * the base is examined itself (lstat, no link is followed), and belongs to the caller, or nothing in it is tried.
+ *
+ * A killed daemon cannot remove its directory. So every look at the base removes those of daemons that have died and
+ * are named run-...; one that a user has named stays, to be taken over. */
 #include "proto/wire/session_internal.h"
 
 #include <dirent.h>

@@ -1,3 +1,9 @@
+/* Every callback may close the channel. So each loop looks at the socket again before it goes on, and nothing is
+ * touched after a fault was reported.
+ *
+ * Packets keep their order: once one waits in the queue, all later ones wait behind it, even if nanomsg would take one.
+ * The queue is one array and not a list, so a step, whose packets are many and small, allocates nothing once it has
+ * grown. */
 #include "proto/wire/channel.h"
 
 #include "proto/wire/message.h"

@@ -1,3 +1,9 @@
+/* Every callback may close, pause or hold the connection. So each loop looks again before it reads the next packet, and
+ * the poll is set anew at the end of each event, whatever happened in it.
+ *
+ * A descriptor has one owner at any time. Those that came belong to on_packet, or are closed here; those in the queue
+ * are duplicates, which go with their packet. The end is reported once, and by reading unless the connection is held:
+ * then all that the peer sent before it has been delivered, even where sending has noticed first. */
 #include "proto/wire/connection.h"
 
 #include "proto/wire/message.h"

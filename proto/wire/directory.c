@@ -1,3 +1,10 @@
+/* Lock first, then clean: only the lock's holder removes sockets. A stopping daemon removes the lock's file, maybe just
+ * after another has opened it. So the file is compared with its name once it is locked, and again before anything is
+ * removed: a lock on a file without a name keeps nobody out.
+ *
+ * Only sockets are unlinked, and directories only if empty, as a user may have named a directory with other files in
+ * it. The lock belongs to the open file: a process's ordinary locks are lost when it closes any descriptor of that
+ * file, as session_is_live does. */
 #include "proto/wire/directory.h"
 
 #include "proto/wire/session_internal.h"

@@ -1,3 +1,8 @@
+/* A kind's fields are one list, in both directions, and its order is the format. What depends on several fields is
+ * checked at the end of a list, so that no check decides whether bytes are read.
+ *
+ * The same checks judge what this process sends. There a fault is a bug, and ends it: a number that a peer's figures
+ * have made infinite must be caught before it is put into a message. */
 #include "proto/wire/message.h"
 
 #include "proto/wire/message_internal.h"

@@ -1,3 +1,8 @@
+/* A count that was read is not to be trusted until the fault is looked at: wire_u32_in reports one out of range, but
+ * leaves it as it came. So loops over a count ask for w->why, or repeat the limit; those over a constant run on, as
+ * after a fault every number reads as 0.
+ *
+ * What decodes must encode to the same bytes. So a set of blocks has one form, without words of 0 behind its last. */
 #include "proto/wire/message_internal.h"
 
 enum number_type message_number_field(struct wire *w, enum number_type value)

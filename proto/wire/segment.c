@@ -1,3 +1,9 @@
+/* Order matters twice. The seal against future writes comes after the mapping: it spares mappings that exist, and this
+ * process must go on writing. On the other side seals are checked before the size: a size that may still shrink proves
+ * nothing, and a read beyond the end would kill the process.
+ *
+ * Files are whole pages, so a mapping that is rounded up never passes the end. The descriptor stays open where the
+ * segment was made, as peers may attach at any time. */
 #include "proto/wire/segment.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/* The daemon reserves memory for this text, and eps plan predicts it, before the text exists: options, and a tokenizer
+ * that is yet to be learned, come later. So it is padded with blanks to the room that was promised, and has one size in
+ * all checkpoints of a run.
+ *
+ * On its way back it is untrusted. Its names become names of files in a directory, so each is checked, and none may be
+ * that of a file which the checkpoint writes itself. */
 #include "proto/wire/training_text.h"
 
 #include "proto/base/dump.h"

@@ -1,3 +1,8 @@
+/* After the first fault the position no longer matters, as every number is 0 and the message is refused as a whole. So
+ * codecs list their fields without asking after each one; only a count must not be used before.
+ *
+ * Texts reach terminals and logs: when read, anything but printable UTF-8 in its shortest form is a fault, and so are
+ * bytes behind the end, as two encodings of one text would be two messages. */
 #include "proto/wire/wire.h"
 
 #include <assert.h>

@@ -1,3 +1,9 @@
+/* Client, daemon and workers each compute this layout, and none sends an offset: a change here is a change of the
+ * protocol (MESSAGE_VERSION). So it follows from the goal and the number of labels alone; norms, whose number needs the
+ * whole model, come last.
+ *
+ * An array that a job lacks takes no bytes but has an offset, the next one's. Nothing reads through it: the goal says
+ * what there is. */
 #include "proto/plan/memory/data.h"
 
 #include "proto/model/norms.h"

@@ -1,3 +1,9 @@
+/* Tables are the first units of a model (asserted in plan_own). So those that a host keeps without owning them lie
+ * wholly before its own units or wholly behind them, and each place follows from the model's offsets by a subtraction:
+ * no table of places exists.
+ *
+ * Where a host's units begin depends on where those of all hosts below it end. So plan_divide computes these too, and
+ * always leaves as many trained units as hosts follow. */
 #include "proto/plan/memory/division.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/* These are upper bounds: lengths of names and numbers are known only when a file is written. A bound that is a little
+ * too large costs kilobytes; one that is too small would fail a save hours after the job was admitted.
+ *
+ * A run is what is hashed at a time. A piece begins at most one, and a full buffer ends one, so the two are counted
+ * apart and added. */
 #include "proto/plan/memory/files.h"
 
 #include "proto/base/reserve.h"

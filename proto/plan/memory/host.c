@@ -1,3 +1,8 @@
+/* Each term is computed by the function that the daemon also sizes its allocation with, or repeats that allocation's
+ * formula. One that is missing here is not an estimate that is a little low: the job is admitted, and fails while it
+ * loads.
+ *
+ * The inbox is sized first, as training counts sums for its slots; the total comes last, and is what decides. */
 #include "proto/plan/memory/host.h"
 
 #include "proto/plan/memory/checksums.h"

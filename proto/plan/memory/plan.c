@@ -1,3 +1,10 @@
+/* The order of the calls in lay_out and lay_out_generation is the layout.
+ *
+ * A row group is a share of its own: setting.share_rows is replaced before anything is sized, and share_parts remembers
+ * the whole. Padding is counted too (LEDGER_OTHER), so the categories always sum to the arena.
+ *
+ * A search tries many layouts, of up to 4,096 blocks each. So loops over units take one period of equal ones and
+ * multiply (plan_count_times, struct model_alike). */
 #include "proto/plan/memory/plan.h"
 
 #include "proto/plan/memory/chains.h"

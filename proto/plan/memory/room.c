@@ -1,3 +1,8 @@
+/* Replay is asked for before slots are added: it saves the work of a lost worker, while slots only hide a slow
+ * optimizer, and would leave no room for it. They take half of the rest, because what the ledger does not count is an
+ * estimate.
+ *
+ * plan_host_fits must have held before: then no difference below is negative. */
 #include "proto/plan/memory/room.h"
 
 #include "proto/base/process.h"

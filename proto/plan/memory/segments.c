@@ -1,3 +1,7 @@
+/* A plan has one offset a segment, not one a value: a value's place is the sum of the sizes before it in its segment,
+ * computed when it is asked for. That needs values in the order of the layers that write them first, and a segment's
+ * first layer to write the segment's lowest value. plan_may_cut sees to the latter: no cut lies inside a sum to which a
+ * layer above it adds. */
 #include "proto/plan/memory/segments.h"
 
 struct plan_segment plan_segment_at(const struct plan_choice *choice, const struct model *model, uint32_t s)

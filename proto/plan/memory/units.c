@@ -1,3 +1,8 @@
+/* The head comes first, as it is where forward turns to backward: its units are used last and then first again. Its own
+ * are not always above the blocks' in number: a tied head's unit is the embedding's, so the head's places are separate
+ * from the others, and both directions of the map ask for it first.
+ *
+ * Periods of equal units are counted downwards, as places are: a run of them ends at the first unit of its kind. */
 #include "proto/model/norms.h"
 #include "proto/plan/memory/units.h"
 

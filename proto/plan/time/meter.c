@@ -1,3 +1,8 @@
+/* Computing and moving overlap inside a kernel, so a call takes the longer of the two. What runs as a pass behind it
+ * does not overlap with it, and is added; so are launches.
+ *
+ * Uses must sum to what was charged. So the whole price of a call, its launch and waits for memory included, is split
+ * among its paths by the time that each computes; calls that compute nothing are in no use. */
 #include "proto/plan/time/meter.h"
 
 #include <math.h>

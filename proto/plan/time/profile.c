@@ -1,3 +1,9 @@
+/* The numbers that name a table's rows are macros, because each is needed as a number, to interpolate, and as a string,
+ * for the file: written once, they cannot differ. One description of a table (struct profile_table) serves to read,
+ * write and check it.
+ *
+ * Prices are quotients of these rates, and a price that is not finite would stop the planner. So whatever is not from
+ * the file or a worker, but from here, must pass profile_check too. */
 #include "proto/plan/time/profile_tables.h"
 
 #include "proto/operation/device_name.h"

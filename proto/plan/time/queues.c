@@ -1,3 +1,9 @@
+/* Between two ends of tasks all speeds are constant, so time jumps from one to the next. Which tasks have ended is
+ * decided by comparing durations, not by a rest of 0: rounding may leave a rest so small that adding it does not change
+ * the time, and the simulation would never end.
+ *
+ * The optimizer's queue is ordered by unit, so its marks count tasks done without saying which: no other queue may
+ * follow it. A finished task is copied out before the callback, which may give another one and so move the array. */
 #include "proto/plan/time/queues.h"
 
 #include <math.h>
