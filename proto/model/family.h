@@ -182,6 +182,9 @@ extern const struct family *const model_families[]; /* NULL ends them */
 /* The family of a config's model_type. NULL: it has none, or no family has this name. */
 const struct family *family_find(const struct json_t *config);
 
+/* A config before its keys are read: the family's defaults, its own numbers included. */
+void family_set_defaults(struct model_config *out, const struct family *family);
+
 /* True if the list has this name, or an ending in '*' that matches it. list NULL: empty. */
 bool family_lists(const char *const *list, const char *name);
 

@@ -393,6 +393,13 @@ static int read_guests(struct model_config *out, const json_t *object, struct er
     return model_guests_read(out, list, err);
 }
 
+void family_set_defaults(struct model_config *out, const struct family *family)
+{
+    *out = family->defaults;
+    if (family->own_defaults)
+        memcpy(out->own.bytes, family->own_defaults, family->own_bytes);
+}
+
 /* Reads the family first, since it defines the keys. */
 int model_config_read(struct model_config *out, const json_t *object, const struct model_config *host,
                       struct error *err)
@@ -404,9 +411,7 @@ int model_config_read(struct model_config *out, const json_t *object, const stru
 
     if (!family)
         return refuse_type(json_object_get(object, "model_type"), err);
-    *out = family->defaults;
-    if (family->own_defaults)
-        memcpy(out->own.bytes, family->own_defaults, family->own_bytes);
+    family_set_defaults(out, family);
     out->n_labels = family->sees_images ? DEFAULT_LABELS : 0;
     json_object_foreach((json_t *)object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
     if (host)

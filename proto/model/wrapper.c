@@ -16,13 +16,15 @@
 /* A config within another one may leave out what its class in transformers assumes. */
 static int fill_sizes(json_t *text, const struct family *family)
 {
+    struct model_config defaults;
     int rc = 0;
 
+    family_set_defaults(&defaults, family);
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
         const bool is_size = key->type == FAMILY_COUNT || key->type == FAMILY_WIDTHS;
         if (!key->required || !is_size || json_object_get(text, key->name))
             continue;
-        const uint32_t size = *(const uint32_t *)((const char *)&family->defaults + key->offset);
+        const uint32_t size = *(const uint32_t *)((const char *)&defaults + key->offset);
         if (size > 0)
             rc = json_object_set_new(text, key->name, json_integer(size));
     }
