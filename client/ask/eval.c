@@ -9,6 +9,7 @@
 #include "client/ask/predict.h"
 #include "client/ask/forward.h"
 #include "client/options/options.h"
+#include "client/order/batches.h"
 #include "client/task/image_rows.h"
 #include "proto/model/family.h"
 
@@ -101,7 +102,7 @@ static uint32_t eval_choose_seq(const struct client_source_facts *facts, uint32_
     if (facts->seq > 0)
         return facts->seq;
     if (facts->whole)
-        return facts->longest < n_positions - 7 ? (facts->longest + 7) / 8 * 8 : n_positions;
+        return client_batches_length(facts->longest, n_positions);
     return n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ;
 }
 

@@ -6,6 +6,7 @@
 
 #include "client/task/masks.h"
 #include "client/options/value.h"
+#include "client/order/batches.h"
 #include "client/order/windows.h"
 #include "proto/wire/message.h"
 
@@ -257,14 +258,6 @@ int client_options_check_connect(const struct eps_train_options *o, struct error
     return client_options_device(&device, o->device, o->workers, o->connect, err);
 }
 
-/* The longest row, rounded up as minibatches are. */
-static uint32_t rows_seq(const struct client_facts *facts)
-{
-    const uint32_t rounded = facts->longest > UINT32_MAX - 8 ? facts->longest : (facts->longest + 7) / 8 * 8;
-
-    return rounded < facts->n_positions ? rounded : facts->n_positions;
-}
-
 /* Resolves parts, seq and microbatch. batch follows later, as it needs the data. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
@@ -288,7 +281,7 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
         o->seq = facts->seq      ? facts->seq
                  : facts->preset ? preset_seq(o, facts)
-                 : facts->whole  ? rows_seq(facts)
+                 : facts->whole  ? client_batches_length(facts->longest, facts->n_positions)
                                  : o->seq;
     }
     rc = client_options_check_seq(o->seq, facts->n_positions, err);

@@ -359,7 +359,8 @@ void client_batches_measure(uint32_t row_tokens[PLAN_ROW_TOKENS], struct client_
 
 uint32_t client_batches_length(uint32_t longest, uint32_t seq)
 {
-    const uint32_t rounded = (longest + PLAN_ROW_ROUND - 1) / PLAN_ROW_ROUND * PLAN_ROW_ROUND;
+    const uint32_t cut = longest < seq ? longest : seq;
+    const uint32_t rounded = (cut + PLAN_ROW_ROUND - 1) / PLAN_ROW_ROUND * PLAN_ROW_ROUND;
 
     return rounded < seq ? rounded : seq;
 }

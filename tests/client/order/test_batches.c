@@ -263,6 +263,7 @@ TEST(a_minibatch_is_as_long_as_its_longest_row_in_eights)
     ck_assert_uint_eq(client_batches_length(9, SEQ), 16);
     ck_assert_uint_eq(client_batches_length(93, SEQ), 96);
     ck_assert_uint_eq(client_batches_length(93, 50), 50);
+    ck_assert_uint_eq(client_batches_length(UINT32_MAX, 50), 50); /* rounded up it would be 0 */
 }
 
 TEST(a_tenth_is_held_out_by_the_seed)
