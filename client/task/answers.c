@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const struct client_listed *answers_of(const struct client_source *source)
 {
@@ -80,10 +79,7 @@ static void answers_measure(struct client_source_facts *out, const struct client
 
 static int answers_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
-    struct client_packed_rows *p = (struct client_packed_rows *)source;
-
-    p->work = calloc(d->seq + (size_t)1, sizeof *p->work);
-    return p->work ? 0 : error_memory(err);
+    return client_listed_make_work(source, d->seq + (size_t)1, err);
 }
 
 static size_t describe_packed(char *out, size_t cap, const struct client_packed *p)
@@ -119,32 +115,18 @@ static void answers_describe(char *out, size_t cap, const struct client_source *
         snprintf(out + used, cap - used, " and left out");
 }
 
-static int answers_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
-                            struct client_sample sample, struct error *err)
-{
-    const struct client_packed_rows *p = (const struct client_packed_rows *)source;
-
-    return client_documents_get(&p->rows.corpus[client_listed_data(source, part)], row, 0, p->work, sample.id,
-                                source->seq, err);
-}
-
 static int answers_read_packed(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                                struct client_sample sample, struct error *err)
 {
     const struct client_packed_rows *p = (const struct client_packed_rows *)source;
 
-    return client_packed_get(&p->packed[part], row, p->work, (uint32_t)sample.id, err);
+    return client_packed_get(&p->packed[part], row, p->rows.work, (uint32_t)sample.id, err);
 }
 
 static int answers_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
 {
     (void)source, (void)loss;
     return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
-}
-
-static void answers_close_source(struct client_source *source)
-{
-    free(((struct client_packed_rows *)source)->work);
 }
 
 const struct client_source_ops client_source_conversations = {
@@ -162,9 +144,8 @@ const struct client_source_ops client_source_conversations = {
     .measure = answers_measure,
     .divide = answers_divide,
     .describe = answers_describe,
-    .read_row = answers_read_row,
+    .read_row = client_document_rows_get,
     .score = answers_score,
-    .close = answers_close_source,
 };
 
 const struct client_source_ops client_source_packed = {
@@ -183,5 +164,4 @@ const struct client_source_ops client_source_packed = {
     .describe = answers_describe,
     .read_row = answers_read_packed,
     .score = answers_score,
-    .close = answers_close_source,
 };

@@ -57,6 +57,15 @@ int client_documents_get(const struct client_corpus *documents, const struct cli
     return rc;
 }
 
+int client_document_rows_get(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                             struct client_sample sample, struct error *err)
+{
+    const struct client_listed *l = document_rows_of(source);
+
+    return client_documents_get(&l->corpus[client_listed_data(source, part)], row, 0, l->work, sample.id, source->seq,
+                                err);
+}
+
 uint32_t client_documents_seq(uint32_t longest, uint32_t n_positions)
 {
     return client_batches_length(longest, n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ);

@@ -1,5 +1,5 @@
 /* client/task/document_rows.h - what tasks share whose rows are documents (client/corpus/documents.h), each token of
- * which predicts the one after it: answers.c, preferences.c. */
+ * which predicts the one after it: answers.c, preferences.c. targets.c reads as they do. */
 #ifndef CLIENT_TASK_DOCUMENT_ROWS_H
 #define CLIENT_TASK_DOCUMENT_ROWS_H
 
@@ -16,6 +16,11 @@ int client_document_rows_refuse(const struct client_source *source, enum client_
  * client_documents_read. */
 int client_document_rows_read(struct client_source *source, enum client_part part, struct client_documents_rules rules,
                               struct error *err);
+
+/* As read_row of struct client_source_ops: ids, labels and entries of a row that is one document. The rows' work has
+ * seq + 1. */
+int client_document_rows_get(struct client_source *source, const struct client_row_fields *row, enum client_part part,
+                             struct client_sample sample, struct error *err);
 
 /* Reads ids, labels and entries of document k (client_documents_length of seq) into a row, from token `at` on: labels
  * are successors, or PLAN_NO_LABEL. work (seq + 1) is the caller's. -EIO, -errno. */

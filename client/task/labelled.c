@@ -12,7 +12,6 @@
 struct labelled {
     struct client_listed rows;
     struct client_pairs pairs; /* what the tokenizer puts around texts */
-    uint32_t *work;            /* (2 * seq) texts of a row */
 };
 
 static const struct labelled *labelled_of(const struct client_source *source)
@@ -73,11 +72,8 @@ static void labelled_measure(struct client_source_facts *out, const struct clien
 
 static int labelled_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
-    struct labelled *l = (struct labelled *)source;
-
     source->n_logits = source->setup.config->n_labels;
-    l->work = calloc(2 * (size_t)d->seq, sizeof *l->work);
-    return l->work ? 0 : error_memory(err);
+    return client_listed_make_work(source, 2 * (size_t)d->seq, err);
 }
 
 static void labelled_describe(char *out, size_t cap, const struct client_source *source)
@@ -103,7 +99,7 @@ static int labelled_read_row(struct client_source *source, const struct client_r
     const struct client_corpus *corpus = &l->rows.corpus[client_listed_data(source, part)];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
-    const int64_t n = client_labelled_get(corpus, &l->pairs, row->at[CLIENT_FIELD_IDS], &lengths->second, l->work,
+    const int64_t n = client_labelled_get(corpus, &l->pairs, row->at[CLIENT_FIELD_IDS], &lengths->second, l->rows.work,
                                           sample.id, row->n_tokens, err);
 
     if (n < 0)
@@ -140,11 +136,6 @@ static int labelled_score(struct client_source *source, double *loss, uint64_t *
     return rc;
 }
 
-static void labelled_close_source(struct client_source *source)
-{
-    free(((struct labelled *)source)->work);
-}
-
 static bool labelled_takes(const struct model_config *config, double mask_fraction)
 {
     (void)mask_fraction;
@@ -167,5 +158,4 @@ const struct client_source_ops client_source_labelled = {
     .describe = labelled_describe,
     .read_row = labelled_read_row,
     .score = labelled_score,
-    .close = labelled_close_source,
 };

@@ -366,6 +366,7 @@ static void listed_close_order(struct client_source *source)
         free(l->lengths[part]);
     }
     free(l->shares);
+    free(l->work);
 }
 
 const struct client_order client_listed_order = {
@@ -381,6 +382,14 @@ const struct client_order client_listed_order = {
     .length = listed_length,
     .close = listed_close_order,
 };
+
+int client_listed_make_work(struct client_source *source, size_t n, struct error *err)
+{
+    uint32_t *work = calloc(n + 1, sizeof *work);
+
+    ((struct client_listed *)source)->work = work;
+    return work ? 0 : error_memory(err);
+}
 
 uint32_t *client_listed_targets(const struct client_source *source,
                                 uint32_t (*label)(const struct client_source *source, enum client_part data, size_t k),

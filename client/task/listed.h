@@ -52,6 +52,7 @@ struct client_listed {
     struct client_batches batches; /* of those to train on */
     uint32_t n_held_out;           /* of the groups held out, those that are evaluated */
     uint32_t seq;                  /* set by the task's settle, if it has find_fate */
+    uint32_t *work;                /* the task's room for tokens of a row: client_listed_make_work; owned */
 };
 
 extern const struct client_order client_listed_order;
@@ -73,6 +74,9 @@ uint32_t client_listed_longest(const struct client_source *source);
 
 /* What a list of rows is, in facts: whole, flows, n_rows, longest, least 1. */
 void client_listed_measure(struct client_source_facts *out, const struct client_source *source);
+
+/* Room for n tokens, once: -ENOMEM. */
+int client_listed_make_work(struct client_source *source, size_t n, struct error *err);
 
 /* The numbers of a label for each row held out, in the order of their evaluation: client_score_classes takes them.
  * Owned; NULL with a sentence: no memory. */

@@ -8,11 +8,6 @@ static int next_token_open_source(struct client_source *source, struct error *er
     return 0;
 }
 
-static void next_token_measure(struct client_source_facts *out, const struct client_source *source)
-{
-    (void)out, (void)source;
-}
-
 static int next_token_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                                struct client_sample sample, struct error *err)
 {
@@ -38,7 +33,6 @@ const struct client_source_ops client_source_text = {
     .open = next_token_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,
-    .measure = next_token_measure,
     .read_row = next_token_read_row,
     .score = client_windowed_score,
 };

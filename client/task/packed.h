@@ -48,7 +48,6 @@ uint64_t client_packed_tokens_before(struct client_packed *packed, uint64_t n);
 struct client_packed_rows {
     struct client_listed rows;      /* documents, and what becomes of them */
     struct client_packed packed[2]; /* rows, by enum client_part; zeroed but in a packed source */
-    uint32_t *work;                 /* (seq + 1) */
 };
 
 extern const struct client_order client_packed_order;

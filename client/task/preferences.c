@@ -11,7 +11,6 @@
 struct preferences {
     struct client_listed rows;
     double beta;
-    uint32_t *work; /* (seq + 1) */
 };
 
 static const struct client_listed_ops pairs = {
@@ -75,12 +74,9 @@ static void preferences_measure(struct client_source_facts *out, const struct cl
 
 static int preferences_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
-    struct preferences *p = (struct preferences *)source;
-
     assert(d->batch % 2 == 0);
-    p->beta = d->beta;
-    p->work = calloc(d->seq + (size_t)1, sizeof *p->work);
-    return p->work ? 0 : error_memory(err);
+    ((struct preferences *)source)->beta = d->beta;
+    return client_listed_make_work(source, d->seq + (size_t)1, err);
 }
 
 static void preferences_describe(char *out, size_t cap, const struct client_source *source)
@@ -105,11 +101,8 @@ static float reference_of(const struct client_source *source, enum client_part p
 static int preferences_read_row(struct client_source *source, const struct client_row_fields *row,
                                 enum client_part part, struct client_sample sample, struct error *err)
 {
-    const struct preferences *p = preferences_of(source);
-
     *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(source, part, sample.id);
-    return client_documents_get(&p->rows.corpus[client_listed_data(source, part)], row, 0, p->work, sample.id,
-                                source->seq, err);
+    return client_document_rows_get(source, row, part, sample, err);
 }
 
 /* As TRL names them, of the held-out pairs. */
@@ -135,11 +128,6 @@ static int preferences_score(struct client_source *source, double *loss, uint64_
     return 0;
 }
 
-static void preferences_close_source(struct client_source *source)
-{
-    free(((struct preferences *)source)->work);
-}
-
 const struct client_source_ops client_source_preferences = {
     .name = "preferences",
     .task = EPS_OF_PREFERENCES,
@@ -158,5 +146,4 @@ const struct client_source_ops client_source_preferences = {
     .describe = preferences_describe,
     .read_row = preferences_read_row,
     .score = preferences_score,
-    .close = preferences_close_source,
 };

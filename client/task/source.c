@@ -5,7 +5,6 @@
  * the list. */
 #include "client/task/source.h"
 
-#include "client/corpus/documents.h"
 #include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
@@ -13,7 +12,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
 const struct client_field_type client_field_types[CLIENT_FIELDS] = {
@@ -171,7 +169,8 @@ struct client_source_facts client_source_measure(const struct client_source *sou
 {
     struct client_source_facts facts = {.masked = false};
 
-    source->ops->measure(&facts, source);
+    if (source->ops->measure)
+        source->ops->measure(&facts, source);
     return facts;
 }
 
@@ -187,9 +186,14 @@ uint64_t client_source_n_rows(const struct client_source *source, enum client_pa
     return source->ops->order->n_rows(source, part);
 }
 
+static bool source_has(const struct client_source *source, unsigned field)
+{
+    return source->ops->fields >> field & 1;
+}
+
 uint64_t client_source_n_entries(const struct client_source *source)
 {
-    return source->ops->fields >> CLIENT_FIELD_ENTRIES & 1 ? source->ops->order->n_entries(source) : 0;
+    return source_has(source, CLIENT_FIELD_ENTRIES) ? source->ops->order->n_entries(source) : 0;
 }
 
 uint64_t client_source_n_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
@@ -218,11 +222,6 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
     source->samples = calloc(batch, sizeof *source->samples);
     source->fields = calloc(batch, sizeof *source->fields);
     return source->samples && source->fields ? 0 : error_memory(err);
-}
-
-static bool source_has(const struct client_source *source, unsigned field)
-{
-    return source->ops->fields >> field & 1;
 }
 
 bool client_source_packs(const struct client_source *source)
@@ -327,7 +326,8 @@ void client_source_close(struct client_source *source)
         return;
     if (source->ops->close)
         source->ops->close(source);
-    source->ops->order->close(source);
+    if (source->ops->order->close)
+        source->ops->order->close(source);
     client_labels_free(&source->labels);
     free(source->samples);
     free(source->fields);

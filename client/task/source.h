@@ -160,7 +160,7 @@ struct client_source {
     uint32_t n_references[2];
 };
 
-/* Which samples a step has, and which are evaluated. Every member is required, but init. */
+/* Which samples a step has, and which are evaluated. Every member is required, but init and close. */
 struct client_order {
     void (*init)(struct client_source *source); /* makes what is zeroed safe to close */
     bool fixes_batch; /* a step's rows depend on every step's batch: it cannot be changed in a run */
@@ -214,7 +214,7 @@ struct client_source_ops {
      * -ENOMEM, with a sentence that names the part. */
     int (*settle)(struct client_source *source, const struct client_source_rules *rules, struct error *err);
 
-    /* What is known then; of what it does not set all is 0. Cannot fail. */
+    /* What is known then; of what it does not set all is 0. Cannot fail. NULL: nothing. */
     void (*measure)(struct client_source_facts *out, const struct client_source *source);
 
     /* Prepares reading rows, once they are divided. NULL: there is nothing to prepare. -EINVAL, -ENOMEM. */

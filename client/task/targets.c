@@ -4,24 +4,20 @@
  * A row of n tokens is divided in proportion: --source-seq of --seq for the source, the rest for the target
  * (model_divide_rows). The decoder reads the start token and the target without its last one, and predicts the
  * target. */
-#include "client/corpus/documents.h"
-#include "client/task/listed.h"
+#include "client/task/document_rows.h"
 #include "client/text/conversation.h"
 #include "proto/plan/memory/data.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SIDES = 2, DEFAULT_SIDE = 512 }; /* most tokens of a side, unless more are asked for */
 
 struct targets {
-    struct client_listed rows;
+    struct client_listed rows; /* its work: (the longest sample) */
     uint32_t source_seq;
-    uint32_t *work; /* (the longest row) */
 };
 
 static const struct targets *targets_of(const struct client_source *source)
@@ -136,15 +132,8 @@ static int targets_open_source(struct client_source *source, struct error *err)
 static int targets_read_part(struct client_source *source, enum client_part part,
                              const struct client_source_rules *rules, struct error *err)
 {
-    struct client_listed *l = (struct client_listed *)source;
-    const struct client_documents_rules read = {.tokenizer = l->tokenizer,
-                                                .side = source->setup.side,
-                                                .targets = true,
-                                                .watch = rules->watch};
-    const int rc = client_documents_read(&l->corpus[part], client_source_data(source, part), &read, err);
-
-    client_listed_has_read(source, part);
-    return rc;
+    return client_document_rows_read(source, part,
+                                     (struct client_documents_rules){.targets = true, .watch = rules->watch}, err);
 }
 
 /* Finds the longest source and the longest target of both parts. */
@@ -201,11 +190,8 @@ static void targets_measure(struct client_source_facts *out, const struct client
 
 static int targets_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
-    struct targets *t = (struct targets *)source;
-
     (void)d;
-    t->work = calloc(client_listed_longest(source) + (size_t)1, sizeof *t->work);
-    return t->work ? 0 : error_memory(err);
+    return client_listed_make_work(source, client_listed_longest(source), err);
 }
 
 static void targets_describe(char *out, size_t cap, const struct client_source *source)
@@ -253,29 +239,28 @@ static int targets_check_ids(const struct client_source *source, enum client_par
 static int targets_read_row(struct client_source *source, const struct client_row_fields *row, enum client_part part,
                             struct client_sample sample, struct error *err)
 {
-    const struct targets *t = targets_of(source);
+    const struct client_listed *l = &targets_of(source)->rows;
     const enum client_part data = client_listed_data(source, part);
     const struct client_example *example = targets_find(source, data, sample.id);
     uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS];
     struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
     uint32_t room[SIDES];
-    int rc =
-        client_corpus_tokens(&t->rows.corpus[data], t->work, sample.id, (size_t)example->n[0] + example->n[1], err);
+    int rc = client_corpus_tokens(&l->corpus[data], l->work, sample.id, (size_t)example->n[0] + example->n[1], err);
 
     if (rc)
         return rc;
     divide_tokens(room, source, row->n_tokens);
-    uint32_t *const target = t->work + example->n[0];
+    uint32_t *const target = l->work + example->n[0];
     for (uint32_t i = 0; i < example->n[1]; i++)
         target[i] &= ~CLIENT_TOKEN_TRAINED;
-    const uint32_t n_source = targets_cut(t->work, example->n[0], room[0]),
+    const uint32_t n_source = targets_cut(l->work, example->n[0], room[0]),
                    n_target = targets_cut(target, example->n[1], room[1]);
-    rc = targets_check_ids(source, data, sample.id, 0, t->work, n_source, err);
+    rc = targets_check_ids(source, data, sample.id, 0, l->work, n_source, err);
     rc = rc ? rc : targets_check_ids(source, data, sample.id, 1, target, n_target, err);
     if (rc)
         return rc;
     lengths->n_tokens = lengths->second = n_source;
-    memcpy(ids, t->work, n_source * sizeof *ids);
+    memcpy(ids, l->work, n_source * sizeof *ids);
     ids[room[0]] = source->setup.config->start;
     memcpy(ids + room[0] + 1, target, (n_target - 1) * sizeof *ids);
     memcpy(labels + room[0], target, n_target * sizeof *labels);
@@ -288,11 +273,6 @@ static int targets_score(struct client_source *source, double *loss, uint64_t *n
 {
     (void)source, (void)loss;
     return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no target");
-}
-
-static void targets_close_source(struct client_source *source)
-{
-    free(((struct targets *)source)->work);
 }
 
 static bool targets_takes(const struct model_config *config, double mask_fraction)
@@ -317,5 +297,4 @@ const struct client_source_ops client_source_targets = {
     .describe = targets_describe,
     .read_row = targets_read_row,
     .score = targets_score,
-    .close = targets_close_source,
 };

@@ -99,11 +99,6 @@ static uint32_t windowed_length(const struct client_source *source, enum client_
     return source->seq;
 }
 
-static void windowed_close_order(struct client_source *source)
-{
-    (void)source;
-}
-
 const struct client_order client_windowed_order = {
     .divide = windowed_divide,
     .n_rows = windowed_n_rows,
@@ -113,7 +108,6 @@ const struct client_order client_windowed_order = {
     .pick_held_out = windowed_pick_held_out,
     .progress = windowed_progress,
     .length = windowed_length,
-    .close = windowed_close_order,
 };
 
 int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
