@@ -62,7 +62,7 @@ struct eps_memory {
 /* A metric of a task: "accuracy"; with two classes "f1", "matthews", with more "macro_f1"; of a regression "pearson",
  * "spearman". */
 struct eps_score {
-    const char *name; /* constant */
+    const char *name; /* constant; of eps_metrics_read valid during the call only */
     double value;     /* NAN: undefined for this data */
 };
 
@@ -139,8 +139,8 @@ struct eps_worker {
     const char *host;               /* name of the machine that it runs on, where it has this pid */
     const char *device, *model;     /* "cuda:1", "NVIDIA H200"; for the CPU "cpu" and "" */
     uint64_t budget, current, peak; /* bytes of device memory */
-    const char *phase;              /* "resting", "forward", "backward", "evaluating", "generating" */
-    const char *unit;               /* current unit, "h.3"; empty while resting */
+    const char *phase;              /* "idle", "forward", "backward", "evaluating", "generating" */
+    const char *unit;               /* current unit, "h.3"; empty while idle */
     uint32_t visit, n_visits;       /* position of that unit in the model, 0 at the bottom */
     uint32_t part, n_parts;         /* current part of the minibatch; number of its parts */
     uint32_t microbatch;            /* rows; 0: not reported yet */
@@ -316,11 +316,15 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
  * even; a number beyond their range is refused. written may be NULL. */
 struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
-    const char *base_model;      /* of an adapter, as in eps_train_options */
+    const char *base_model;      /* of an adapter, as in eps_train_options; or see text_only */
     const char *out;
     /* Adds a model's adapters to its weights, in fp32. Otherwise they are written alone, as PEFT has them. Must not be
      * set for models without adapters. */
     bool merge;
+    /* Leaves out what was not trained: the rest of a wrapper, as a vision tower, whose text model is then a model of
+     * its own; heads that draft tokens; poolers. Otherwise it is taken from the model that the training began from, as
+     * it is there, and base_model says where that is, if it has moved. */
+    bool text_only;
     /* > 0: the mean of the weights of so many checkpoints, the newest of a run, whose directory is `model`. In double
      * precision, rounded once. Adapters only with merge. */
     uint32_t average;
@@ -336,8 +340,24 @@ struct eps_exported {
     /* What alone was exported, "text model of Gemma3ForConditionalGeneration (without vision)"; or empty. */
     char part[96];
     bool adapter; /* adapters alone: loader is PEFT's class */
+    /* Tensors that were not trained: "437 tensors (1.2 GiB) are not trained: model.visual.*"; or empty. */
+    char passed[300];
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
+
+/* Writes a run's checkpoint as that of another model, of which training goes on: eps_train with resume = out. It has
+ * more blocks, or other blocks, or feed-forward layers of other widths; step, rates, data and what stays of the moments
+ * are the run's, which is only read. A checkpoint is there whole or not at all. */
+struct eps_reshape_options {
+    const char *run;     /* a run's directory, whose newest whole checkpoint is taken, or a checkpoint in it */
+    const char *out;     /* must not hold a run */
+    const char *grow;    /* "4" or "4,moments=zero": so many of the topmost blocks once more, above them */
+    const char *replace; /* "3=512,4=llama.json" or "3=512,moments=zero"; one of these two must be set */
+    int (*should_stop)(void *user);                    /* not 0: -EINTR; may be NULL */
+    void (*on_note)(void *user, const char *sentence); /* may be NULL */
+    void *user;
+};
+int eps_reshape(const struct eps_reshape_options *options, struct eps_error *error);
 
 /* Approximate gradients of a run beside the exact one, at a checkpoint or at all checkpoints of a run directory; so
  * every N steps, with save_every N and keep 0. All are those of the run's next step, over the same minibatch; the run
@@ -385,8 +405,8 @@ int eps_bias(const struct eps_bias_options *options, const struct eps_bias_event
 
 /* The filters of a net's first convolution, which reads the image itself. */
 struct eps_filters {
-    uint32_t n, height, width, channels;
-    float *values; /* (n, height, width, channels) */
+    uint32_t n, height, width, channels; /* > 0 */
+    float *values;                       /* (n, height, width, channels) */
 };
 /* Reads the filters of a run's latest checkpoint, of a step-N, or of a model's directory. Owned: eps_filters_free.
  * -EINVAL: the model is no net of images, or has no weights; otherwise as eps_eval opens a model. */
@@ -394,10 +414,17 @@ int eps_filters(struct eps_filters *out, const char *path, struct eps_error *err
 void eps_filters_free(struct eps_filters *filters); /* safe on a zeroed one */
 
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
- * on_checked for each whose content could be read; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if
- * there is none, -errno if the disk does not give one; a training run resumes from the newest that is intact. */
-int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
-               void *user, struct eps_error *error);
+ * on_checked for each whose content could be read. -EINVAL if one is damaged, -ENOENT if there is none, -errno if the
+ * disk does not give one; a training run resumes from the newest that is intact. A checkpoint whose texts were edited
+ * (tokenizer, chat template, generation settings) is intact. */
+struct eps_verified { /* valid during the call only */
+    const char *path;
+    uint64_t step;
+    const char *why;    /* it is damaged; NULL: it is intact */
+    const char *edited; /* "chat_template.jinja is not as it was saved"; NULL: nothing is */
+};
+int eps_verify(const char *directory, void (*on_checked)(void *user, const struct eps_verified *checked), void *user,
+               struct eps_error *error);
 
 /* Reads the steps in a run's metrics.jsonl, in order; the run may still be active. Values absent from a line are NAN or
  * 0; n_steps and device_budget_bytes always are. Invalid lines are skipped and counted in *n_bad (may be NULL).
@@ -491,15 +518,25 @@ int eps_observer_stop_job(struct eps_observer *observer, uint32_t job, struct ep
 int eps_observer_wait_job(struct eps_observer *observer, uint32_t job, struct eps_error *error);
 /* Tells a worker (eps_worker.id) to end once its share of the step is done. Returns at once; -EPERM, -ENOENT. */
 int eps_observer_drain(struct eps_observer *observer, uint32_t worker, struct eps_error *error);
+/* Waits until a worker has left: until the daemon no longer lists it, or has stopped. -EIO: the connection was lost
+ * otherwise, as to a daemon that was killed, whose workers wait for the next one. */
+int eps_observer_wait_worker(struct eps_observer *observer, uint32_t worker, struct eps_error *error);
 /* In order of their places. on_queued's argument is valid during the call only. */
 int eps_observer_queue(struct eps_observer *observer, void (*on_queued)(void *user, const struct eps_queued *queued),
                        void *user, struct eps_error *error);
 /* Waits ms milliseconds; UINT64_MAX: until the daemon is gone. */
 int eps_observer_wait(struct eps_observer *observer, uint64_t ms, struct eps_error *error);
 
-/* The name in names (n_names) closest to a misspelt word, for "did you mean": at most a third of the letters differ, or
- * one is a prefix of the other. NULL: none. */
+/* The name in names (n_names) closest to a misspelt word, for "did you mean": one letter differs, of eight or more
+ * letters two; or one is a prefix of the other. A name with a dash and more behind it is another one: --model-revision
+ * is not --model. NULL: none. */
 const char *eps_nearest(const char *word, const char *const *names, size_t n_names);
+
+/* What an option of another program (TRL, axolotl, LLaMA-Factory, Unsloth, llama.cpp and others) is called here, or why
+ * there is none, as a clause: "it is called `batch` here". word: as typed, "--batch_size=8". names (n_names): those of
+ * the options that there are, "--batch". False: nothing is known of it. */
+enum { EPS_FOREIGN_TEXT = 400 };
+bool eps_foreign(char out[EPS_FOREIGN_TEXT], const char *word, const char *const *names, size_t n_names);
 
 /* Quotes a word for a shell with single quotes, if necessary. Returns out; or `word` if it needs no quotes or cap bytes
  * are too few. */
@@ -509,7 +546,7 @@ const char *eps_quote(char *out, size_t cap, const char *word);
  * the user's own, as /dev/stdout. Returns the descriptor, owned; or -errno with a sentence. */
 int eps_open_output(const char *path, struct eps_error *error);
 
-/* Parses "2GiB", "512M", "128MB" (powers of 1000), "1000" as bytes. -EDOM with a sentence that names the option. */
+/* Parses "2GiB", "512M", "128MB" (powers of 1000), "100000" as bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */
 const char *eps_bytes_help(void);
@@ -521,8 +558,6 @@ bool eps_approximate_is_any(const char *approximate);
 const char *eps_approximate_text(const char *approximate);
 /* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
-/* Formats in the unit of `like`, "0.12 GiB" beside "2.0 GiB"; returns out. */
-const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like);
 /* Formats a finite number with the fewest digits that read back, in the form of Python's repr: "19.99", "5.0", "1e-07";
  * returns out. */
 const char *eps_format_real(char out[32], double number);

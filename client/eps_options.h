@@ -1,6 +1,6 @@
 /* client/eps_options.h - the options of a training run: their struct, and a table with one row for each option.
  *
- * What an option means, and its default, is in its row: `eps train --help` prints it. Comments here add what only a
+ * What an option means, and its default, is in its row: `eps train --help all` prints it. Comments here add what only a
  * caller in C needs. Included by eps.h. */
 #ifndef CLIENT_EPS_OPTIONS_H
 #define CLIENT_EPS_OPTIONS_H
@@ -142,6 +142,7 @@ struct eps_train_options {
     const char *eval_data;
     enum eps_task task;  /* default: the model's own, if it is a classifier; else it predicts tokens */
     char task_note[200]; /* resolved, as "2 classes: no, yes; 900 rows, 100 held out"; or empty */
+    unsigned teaches;    /* resolved: what a row teaches, one of enum eps_tasks */
     const char *columns;
     const char *image, *augment; /* "224x224,shorter=256", "crop=4,flip"; must be unset for models that see no images */
     uint32_t n_labels;           /* for eps_plan: training counts the classes of its data */
@@ -157,6 +158,12 @@ struct eps_train_options {
     enum eps_long long_rows;
     bool pack;
     const char *out;
+    const char *name; /* of the run: out is runs/NAME */
+
+    /* A file of options, as "options" in a checkpoint's training.json, and another run, whose options are taken.
+     * Options that are set win over the file's, and these over the run's. Neither goes with resume or attach. */
+    const char *config, *like;
+    bool dry_run; /* ends with on_plan: no step is done, and nothing is written */
 
     /* On `resume`, options left unset take the stored values; what other values may do, their rows say (enum
      * eps_resume). The data may be moved if its content is the same. On `attach`, all options are the job's: a given
@@ -165,10 +172,10 @@ struct eps_train_options {
     const char *resume, *attach;
     const char *change; /* names of options, "lr,batch", whose given values replace the stored ones on resume */
 
-    /* If save_every is not 0, the best evaluation so far is checkpointed, and `best` points to it. A checkpoint that
-     * save_minutes asked for is removed once there is a newer one; it is saved no oftener than takes a tenth of the
-     * time. */
-    uint64_t save_every; /* 0: at the end only, not where the run is interrupted or this process dies */
+    /* If save_every is not 0, `best` points to the best evaluation that has a checkpoint. With eval_every or patience
+     * each new best gets one; where neither is given, only if saving takes at most 3 % of the time. Such a checkpoint,
+     * and one that save_minutes asked for, which is saved no oftener, is removed once there is a newer one. */
+    uint64_t save_every; /* 0: at the end only, not where the run is interrupted or this process dies; unset: by time */
     double save_minutes; /* 0: never */
     uint32_t keep;       /* 0: all */
     /* A directory to which each checkpoint is copied while training goes on, and verified there; it is made, and resume
@@ -236,6 +243,9 @@ struct eps_train_options {
     const char *approximate; /* "wta=0.3,attention=0.3,coded=8", "pool=2"; unset: gradients are exact */
     const char *sparse;      /* "keep=0.3,every=100"; unset: all weights are trained. Not on several hosts */
     enum eps_commit commit;
+    /* fp32 or bf16: what the four below are unless they are set. bf16: moments, if there are any, and gradients; no
+     * master, of weights in 16 bits; sums, if there are any. */
+    enum eps_number state;
     enum eps_number precision, moments, grad_dtype;
     enum eps_master master; /* none: of weights in 16 bits */
     enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
@@ -249,6 +259,8 @@ struct eps_train_options {
     bool deterministic;
 
     uint64_t eval_every; /* 0: after the last step only; else also before the first step of a new run */
+    /* Resolved: eval_every was left to choose. Stored beside it; no row of the table. */
+    bool eval_chosen;
     uint64_t eval_tokens;
     uint32_t patience;                 /* 0: never */
     const char *trace;                 /* on a full disk the trace ends with a note, and training goes on */
@@ -256,6 +268,7 @@ struct eps_train_options {
     uint64_t sample_every;             /* steps between texts that continue sample_prompts (on_sample); 0: none */
     const char *const *sample_prompts; /* (n_sample_prompts) UTF-8 */
     size_t n_sample_prompts;
+    bool verbose; /* on_note also explains what was chosen by default */
 
     uint32_t restarts;   /* not with trace, nor data from standard input */
     const char *device;  /* resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both */

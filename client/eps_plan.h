@@ -72,9 +72,14 @@ struct eps_plan_side {
 };
 struct eps_plan {
     bool fits;
-    char why[512];                    /* if it does not fit: what is needed; else empty */
+    char why[512]; /* if it does not fit: what is needed; else empty */
+    struct {
+        bool device;                  /* that is too small; else the host, with the devices that are in its memory */
+        uint64_t need, have;          /* bytes of it; have: the limit, or what is free */
+    } shortage;                       /* if it does not fit */
     struct eps_train_options options; /* resolved */
     uint64_t n_parameters;
+    bool fresh; /* the model has no weights: they are drawn */
     struct {
         uint64_t n_parameters;
         uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
@@ -88,7 +93,7 @@ struct eps_plan {
     uint32_t image_height, image_width; /* of each row, in pixels; 0: rows are of tokens */
     uint32_t n_workers;                 /* workers that get a share */
     struct eps_plan_side host, worker;  /* worker: each of them */
-    const char *device;                 /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
+    const char *device;                 /* "cpu", "cuda": as requested, unchecked, or found */
     bool allowance;                     /* the worker's term "library" is an allowance: only its device knows */
     bool shared;                        /* the workers' bytes count against host memory and its limit */
     uint64_t minimum;                   /* smallest sufficient device_mem */
@@ -116,13 +121,75 @@ struct eps_plan {
     bool overlaps; /* pulls run while the device computes */
     double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
 };
-/* Returns 0 whether the plan fits or not. */
+/* Sets what eps_train would choose by options->data, which it reads whole: the model if none is named, batch, seq,
+ * source_seq, parts, steps, labels, and what a plan asks of preferences and of --approximate wta. No other function of
+ * a plan reads data. Without data it sets nothing, and refuses options that say how they are read. Errors as eps_train,
+ * before it asks for a daemon. */
+int eps_plan_data(struct eps_train_options *options, struct eps_error *error);
+/* Returns 0 whether the plan fits or not. options.model may also be the name of a published model (eps_published). */
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
+/* A family of models that eps trains. All is static. */
+struct eps_family {
+    const char *model_type;   /* in config.json */
+    const char *architecture; /* the class in transformers, or, of eps's own, the name in config.json */
+    const char *classifier;   /* that of its classifier; NULL: it has none */
+    unsigned teaches;         /* set of enum eps_tasks: what its rows may teach */
+    bool is_own;              /* transformers does not read it */
+};
+/* Tells of each, by name. */
+void eps_models(void (*on_family)(void *user, const struct eps_family *family), void *user);
 /* The smallest sufficient device_mem. */
 int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
 /* The largest number of layers like the model's, and of rows in a minibatch, that fits both memories. -ENOSPC: none. */
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
 int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
+
+/* ---- What fits: this machine, published models, and a plan of each ---- */
+
+/* A GPU, as NVIDIA's driver tells without making a context. */
+struct eps_machine_device {
+    char name[64];                   /* "NVIDIA GeForce RTX 4090" */
+    uint64_t bytes, available_bytes; /* of its memory; available: no process has it */
+    uint64_t default_mem;            /* that a worker takes of it without device_mem */
+    enum eps_card card;              /* default: none of those */
+    bool computes;                   /* eps trains on it */
+    const char *why;                 /* that it does not: a constant phrase; NULL: it does */
+};
+enum { EPS_MACHINE_DEVICES = 16 };
+struct eps_machine {
+    uint32_t n_cores;
+    uint64_t host_bytes, host_available_bytes; /* of memory, UINT64_MAX: unknown; available: within its control group */
+    struct eps_machine_device devices[EPS_MACHINE_DEVICES]; /* of CUDA_VISIBLE_DEVICES, if that is set */
+    uint32_t n_devices;
+};
+void eps_machine(struct eps_machine *out);
+
+/* A published model. */
+struct eps_published {
+    const char *name;      /* on the Hugging Face hub: "Qwen/Qwen3-8B" */
+    const char *date;      /* "2025-04": when the numbers in its config.json were published */
+    uint64_t n_parameters; /* as published */
+    enum eps_task task;    /* in eps_plan_published */
+    const char *config;    /* config.json at huggingface.co/NAME, as far as it shapes the model */
+};
+/* By index, the smallest first; NULL after the last. eps_plan takes their names as options.model, and needs no file. */
+const struct eps_published *eps_published(size_t index);
+
+/* How much of a model is trained: all; adapters of rank 16; the same on a base in nf4. */
+enum eps_way { EPS_WAY_WHOLE, EPS_WAY_ADAPTERS, EPS_WAY_ADAPTERS_ON_NF4, EPS_WAYS };
+struct eps_plan_row {
+    const struct eps_published *published;
+    enum eps_way way;
+    const struct eps_train_options *options; /* those whose plan it is */
+    const struct eps_plan *plan; /* eps_plan's of these options, but `why` names no remedy; NULL: they are refused, */
+    const char *refusal;         /* with this sentence */
+};
+/* Plans each published model in each way, on several threads, and calls on_row for one row after another, each as soon
+ * as it is there; what it points to is valid during the call only. options as of eps_plan; model, base_model, lora,
+ * base, freeze and freeze_until must be unset: -EDOM. If every row is refused: the first row's code and sentence, and
+ * on_row is not called. */
+int eps_plan_published(const struct eps_train_options *options,
+                       void (*on_row)(void *user, const struct eps_plan_row *row), void *user, struct eps_error *error);
 
 /* What a form of --approximate takes and gives: its plan, beside an exact one in as much device memory. */
 struct eps_plan_form {
@@ -130,6 +197,7 @@ struct eps_plan_form {
     const char *kind;                  /* of its gradients: "exact", "unbiased" or "biased"; static */
     bool is_there;                     /* it fits; else the figures are 0 */
     bool chosen;                       /* the form of eps train --approximate any; none if none fits */
+    bool fresh;                        /* the model has no weights: then the choice is exact, or none */
     uint64_t device_bytes, kept_bytes; /* of a worker; activations that blocks keep, of those */
     uint64_t host_bytes;
     bool measured; /* as eps_plan's */
@@ -141,7 +209,8 @@ struct eps_plan_form {
 enum { EPS_PLAN_FORMS = 12 };
 /* Compares all forms, from exact by unbiased to biased; options.approximate is not read. The choice begins with the
  * exact form and moves on only to one whose step takes at least 5 % less time than the choice so far: what can be kept
- * or remade exactly in about the same time, within the same budget, stays exact. Errors as eps_plan. */
+ * or remade exactly in about the same time, within the same budget, stays exact. So do gradients of fresh weights.
+ * Errors as eps_plan. */
 int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_train_options *options,
                    struct eps_error *error);
 /* The form that options.approximate names (not "any"; NULL: exact); `chosen` is false. Errors as eps_plan. */

@@ -17,12 +17,15 @@ extern "C" {
 
 struct eps_error; /* eps.h */
 
-/* How tokens are drawn, in the order of transformers: repetition_penalty, temperature, top_k, top_p, min_p. */
+/* How tokens are drawn, in the order of transformers: repetition_penalty, temperature, top_k, top_p, min_p.
+ * Temperature, top_k and top_p that are unset are those of the model's generation_config.json, which may also say that
+ * the likeliest token is always taken (do_sample false); that holds unless one of these or min_p is set. on_note says
+ * what was taken; a beam search takes nothing, and says so. */
 struct eps_sampling {
     double repetition_penalty; /* divides positive logits of tokens in the text, multiplies negative ones; NAN: 1 */
-    double temperature;        /* 0: greedy, always the likeliest token; NAN: 1 */
-    uint32_t top_k;            /* draw among the k likeliest; 0: all */
-    double top_p;              /* draw among the likeliest that together have this probability; NAN: 1, all */
+    double temperature;        /* 0: greedy, always the likeliest token; NAN: the model's, else 1 */
+    uint32_t top_k;            /* draw among the k likeliest; 0: all; UINT32_MAX: the model's, else all */
+    double top_p; /* draw among the likeliest that together have this probability; NAN: the model's, else 1, all */
     double min_p; /* draw among tokens with this fraction of the likeliest one's probability or more; NAN: 0, all */
     uint64_t seed;
 };
@@ -95,7 +98,7 @@ struct eps_generate_events {
     /* After a text's last token, also of one that was interrupted. */
     void (*on_end)(void *user, const struct eps_generated *text);
     int (*should_stop)(void *user); /* asked several times a second and between two passes; not 0: -EINTR */
-    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
+    void (*on_note)(void *user, const char *sentence); /* what it waits for, or took from the model's files */
 };
 /* *out: of all texts. */
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
@@ -140,7 +143,7 @@ struct eps_chat_events {
     /* Asked several times a second and between two tokens. 1: the answer ends here, and stays in the conversation. 2:
      * the call ends with -EINTR. 0: it goes on. */
     int (*should_stop)(void *user);
-    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
+    void (*on_note)(void *user, const char *sentence); /* what it waits for, or took from the model's files */
 };
 struct eps_chat;
 /* Opens the model and starts its worker. The options' texts are borrowed until close; events may be NULL, and so may
@@ -152,7 +155,20 @@ int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options,
  * it was before; after others than -EINVAL and -E2BIG (the message alone fills the context) the chat can only be
  * closed. */
 int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct eps_error *error);
+/* Forgets all messages but the system's. */
+void eps_chat_clear(struct eps_chat *chat);
+/* Sets the system message (n bytes of UTF-8) from the next answer on; 0 bytes: there is none, or the template's own.
+ * Other messages stay. -EINVAL: not UTF-8; -ENOMEM. On failure the conversation is as it was. */
+int eps_chat_set_system(struct eps_chat *chat, const char *text, size_t n, struct eps_error *error);
 void eps_chat_close(struct eps_chat *chat); /* NULL is safe */
+
+/* What a conversation is with. */
+struct eps_chat_facts {
+    const char *model_type; /* as config.json says: "llama"; constant */
+    uint64_t n_parameters;
+    uint32_t context; /* tokens of the conversation that the model sees */
+};
+struct eps_chat_facts eps_chat_facts(const struct eps_chat *chat);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

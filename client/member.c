@@ -1,3 +1,6 @@
+/* Only a sentence's own options are renamed: a word that begins with two dashes at a word's start, in a clause that
+ * names none of our programs. A clause begins behind a colon, a semicolon, a comma or a bracket. The length stays,
+ * since two dashes become two backticks, so sentences of fixed room need no check. */
 #include "client/member.h"
 
 #include "proto/base/error.h"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 40, LEAST_PREFIX = 3 };
+enum { LONGEST = 40, LEAST_PREFIX = 3, LONG = 8 };
 
 static unsigned least(unsigned a, unsigned b)
 {
@@ -68,10 +68,11 @@ const char *eps_nearest(const char *word, const char *const *names, size_t n_nam
         const unsigned d = distance(word, n, names[i], m);
         if (d < fewest)
             fewest = d, nearest = names[i];
-        if (common > most && (common == n || common == m)) /* one is a prefix of the other: "evaluate", "gen" */
+        /* One is a prefix of the other: "evaluate", "gen"; but "model-revision" is a model's revision, not a model. */
+        if (common > most && (common == n || (common == m && !word[m + strcspn(word + m, "-_")])))
             most = common, longest = names[i];
     }
-    return fewest <= (n + 1) / 3 ? nearest : longest;
+    return fewest <= least((unsigned)(n + 1) / 3, n < LONG ? 1 : 2) ? nearest : longest;
 }
 
 const char *eps_quote(char *out, size_t cap, const char *word)

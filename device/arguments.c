@@ -1,3 +1,5 @@
+/* What is refused here needs no device and no daemon. The budget and the share are parsed, but not judged: what a
+ * device has is known after its probe (device/worker/claim.c). */
 #include "device/arguments.h"
 
 #include "proto/base/error.h"
@@ -5,10 +7,12 @@
 #include "proto/base/process.h"
 #include "proto/net/port.h"
 #include "proto/wire/message.h"
+#include "proto/wire/session.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdlib.h>
 
 static const char usage[] =
@@ -58,6 +62,16 @@ static int parse_share(uint64_t *out, const char *text, struct error *err)
     return error_set(err, -EDOM, "--share %.40s: a number of workers, 1 to %d", text, MESSAGE_MAX_PARTS);
 }
 
+static int parse_parent(long *out, const char *text, struct error *err)
+{
+    char *end;
+
+    *out = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
+    if (*out > 0 && *out <= INT_MAX && !*end)
+        return 0;
+    return error_set(err, -EDOM, "--private=%.40s: the number of a process", text);
+}
+
 bool device_arguments_parse(struct device_arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -96,14 +110,13 @@ bool device_arguments_parse(struct device_arguments *out, int argc, char **argv)
         if ((option == 'd' && device_name_parse(&out->device, "--device", optarg, &err)) ||
             (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) ||
             (option == 's' && parse_share(&out->n_sharers, optarg, &err)) ||
+            (option == 'p' && optarg && parse_parent(&out->parent, optarg, &err)) ||
             (option == 'e' && log_set_level(optarg, &err))) {
             log_error("%s", err.text);
             return false;
         }
-        if (option == 'p') {
+        if (option == 'p')
             out->is_private = true;
-            out->parent = optarg ? atol(optarg) : 0;
-        }
         if (option == 'h' || option == 'v') {
             out->answer = option == 'h' ? usage : "eps-worker " EPS_VERSION "\n";
             return true;
@@ -115,6 +128,10 @@ bool device_arguments_parse(struct device_arguments *out, int argc, char **argv)
     }
     if ((out->address && !*out->address) || (out->profile && !*out->profile)) {
         log_error("%s is empty", out->profile && !*out->profile ? "--profile" : "--connect");
+        return false;
+    }
+    if (session_has_port(out->address)) {
+        log_error("--connect %s: did you mean tcp://%s?", out->address, out->address);
         return false;
     }
     if (port_is_address(out->address) && port_split(name, digits, out->address, &err)) {

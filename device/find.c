@@ -1,3 +1,5 @@
+/* libcuda is opened first, as its absence is found at once; loading the module, with cuBLAS, takes a tenth of a second.
+ * It stays open: the module needs it anyway. */
 #include "device/find.h"
 
 #include <dlfcn.h>

@@ -68,7 +68,8 @@ static void main_on_open(struct session *s, const struct message *welcome)
 
     w->open = true;
     w->opened_ms = uv_now(&w->loop);
-    log_line("attached as worker %u", welcome->welcome.id);
+    (void)welcome; /* its id is the session's; workers are counted by the daemon, which names this one by its pid */
+    log_line("attached as a worker");
     notify_ready(&w->notify, w->options.device.name);
 }
 
@@ -176,7 +177,8 @@ static void main_on_closed(struct session *s, const char *reason)
     main_end(1);
 }
 
-/* A lost device is lost for this process only: a new process may be able to use it. */
+/* A lost device is lost for this process only: a new process may be able to use it. The failure is sent first, so
+ * that the daemon knows why this worker ends. */
 static void main_leave(struct worker_process *w, const struct error *err)
 {
     snprintf(w->lost, sizeof w->lost, "%s", err->text);
@@ -204,6 +206,7 @@ static void main_wake(void *context)
     uv_async_send(&w->outgoing);
 }
 
+/* The first signal asks the daemon to be let go, once the share is done; the second ends at once. */
 static void main_on_signal(uv_signal_t *handle, int number)
 {
     struct worker_process *w = handle->data;
@@ -262,6 +265,8 @@ static void begin_to_dial(void)
     process_take_signals();
 }
 
+/* A daemon of another host is dialled here, and then looks like one of this host: a proxy in this process stands for
+ * it. */
 static int try_to_attach(struct worker_process *w, const struct place *place, const struct message *hello,
                          struct error *err)
 {
@@ -286,7 +291,7 @@ static long slower(long ms)
 }
 
 /* True if trying again may help: nobody listens there yet; or, where a daemon was reached before, its host or the
- * network is down, it is stopped or died, or its port is busy. */
+ * network is down, it is stopped or died, or its port is busy. Anything else says that waiting is of no use. */
 static bool may_come(int rc, bool was_there)
 {
     static const int passing[] = {
@@ -427,6 +432,7 @@ static int main_run(const struct place *place, const struct compute_options *opt
         return error_memory(err);
     w->options = *options;
     w->seeks = seeks;
+    /* What a process must know of its predecessor comes in the environment, as it begins by exec. */
     w->in_vain = seeks && getenv(n_in_vain) ? (unsigned)strtoul(getenv(n_in_vain), NULL, 10) : 0;
     w->daemon = place->is_private ? NULL : place->other ? place->other->address : place->directory;
     w->argv = argv;
@@ -514,6 +520,7 @@ static int main_work(const struct device_arguments *arguments, char **argv, stru
         rc = session_directory(directory, sizeof directory, arguments->address, err);
     }
     if (!rc)
+        /* Before any thread is made: all of them inherit where this one may run. */
         near_bind(compute.device.facts.bus);
     if (!rc)
         rc = main_run(&place, &compute, seeks, argv, err);

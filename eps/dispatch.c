@@ -1,4 +1,9 @@
-/* Peers attach, send messages, and leave. */
+/* Peers attach, send messages, and leave.
+ *
+ * A message passes the same gates in the same order: it is charged to its user, so that a refused one costs as much;
+ * its role must send it; the state of the job or of the worker must fit (requests, may). Rights are judged behind the
+ * table, where the request is known. None of its functions drains: dispatch_on_message does, once, when the message has
+ * had its effect. */
 #include "eps/job/damage.h"
 #include "eps/job/evaluate.h"
 #include "eps/base/rights.h"
@@ -34,18 +39,22 @@ static void leave_cores(struct daemon *d, const struct peer *worker)
     updater_set_threads(d->peers.updater, d->observer.n_threads);
 }
 
+/* A session that is turned away never gets a peer, so dispatch_on_closed finds none and does nothing. */
 static void dispatch_on_open(struct session *s, const struct message *hello)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = d->stopping ? NULL : peer_add(&d->peers.first, s, hello);
+    const bool works = hello->hello.role == ROLE_WORKER;
+    const uint32_t id = works ? d->peers.n_attached + 1 : session_id(s);
+    struct peer *peer = d->stopping ? NULL : peer_add(&d->peers.first, s, hello, id);
 
     if (!peer) {
         session_turn_away(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
         return;
     }
-    if (peer->role == ROLE_WORKER) {
+    if (works) {
         const char *model = peer->model;
         char budget[PROCESS_BYTES_TEXT];
+        d->peers.n_attached = id;
         log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
                  *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
         leave_cores(d, peer);
@@ -96,11 +105,11 @@ static bool viewer_may(const struct daemon *d, struct peer *peer)
 
 static void on_drain(struct daemon *d, struct peer *peer, const struct message *m)
 {
-    struct peer *worker = peer_find(d->peers.first, m->drain.worker);
+    struct peer *worker = peer_find_worker(d->peers.first, m->drain.worker);
     struct error err;
     int rc = rights_stop(peer, &err);
 
-    if (!rc && (!worker || worker->role != ROLE_WORKER || worker->refused))
+    if (!rc && (!worker || worker->refused))
         rc = error_set(&err, -ENOENT, "there is no worker %u: eps top lists them", m->drain.worker);
     if (rc) {
         peer_decline(peer, rc, &err);
@@ -160,6 +169,7 @@ static void send_map(struct peer *peer, const struct job *job, uint32_t first)
         peer_decline(peer, rc, &err);
         return;
     }
+    /* A bit for each unit: its weights lie in the second of the buffers that replay alternates between. */
     for (uint32_t i = 0; i < m.mapped.n; i++)
         m.mapped.second[i / 8] |= (uint8_t)(store_buffer(&job->store, first + i, false) << i % 8);
     session_send_fds(peer->session, &m, &job->store.weights.fd, 1);
@@ -185,7 +195,7 @@ static void on_map(struct peer *peer, struct job *job, uint32_t first)
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
-/* Requests that are about the job wait for its state. */
+/* Requests that are about the job wait for its state. The job is known to be the client's (may). */
 static bool is_any(const struct daemon *d, const struct peer *peer)
 {
     (void)d, (void)peer;
@@ -204,6 +214,7 @@ static bool may_open_step(const struct daemon *d, const struct peer *peer)
     return steps_may_open(&d->steps);
 }
 
+/* At a step's boundary, when all units are of one version (`aligned`), and no step or evaluation is under way. */
 static bool dispatch_rests(const struct daemon *d)
 {
     return d->job->state == JOB_RESTING && d->job->aligned;
@@ -514,6 +525,7 @@ static void dispatch_on_message(struct session *s, const struct message *m, cons
 
 /* ---- gone ------------------------------------------------------------------------------------------------------- */
 
+/* A queued job goes with its client. One that runs may be detached instead, and wait for another client (takeover). */
 static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
 {
     log_line("client %u gone: %s", peer->id, reason ? reason : "closed");
@@ -526,6 +538,7 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         daemon_lose_client(d);
 }
 
+/* A worker leaves the step before its peer is freed: the relay and the seats know it by the peer's id. */
 static void dispatch_on_closed(struct session *s, const char *reason)
 {
     struct daemon *d = session_data(s);

@@ -25,6 +25,8 @@ void daemon_wake(void *context)
     uv_async_send(&d->peers.wake);
 }
 
+/* Parts keep pointers to the job of their own. All are set here, in one place, as eps/aside.c puts an empty job in the
+ * place of one that hangs. */
 void daemon_use_job(struct daemon *d, struct job *job)
 {
     job->peers = &d->peers;
@@ -35,12 +37,15 @@ void daemon_use_job(struct daemon *d, struct job *job)
 
 /* ---- stopping --------------------------------------------------------------------------------------------------- */
 
+/* Stopping may close a handle twice: libuv forbids that. */
 static void close_handle(uv_handle_t *handle)
 {
     if (!uv_is_closing(handle))
         uv_close(handle, NULL);
 }
 
+/* Only once, whoever asks again. The queue is refused before the job ends, since drain_go_on would begin the next one.
+ * Memory is not freed here: drain_end does that, once job, threads and hosts have come to rest. */
 void daemon_stop(struct daemon *d, const char *why)
 {
     if (d->stopping)
@@ -64,6 +69,8 @@ void daemon_stop(struct daemon *d, const char *why)
     close_handle((uv_handle_t *)&d->judge);
 }
 
+/* Ends nothing itself if there is something to save: it tells the client, which saves and closes the job, and
+ * daemon_tick ends the wait for that. A second request from the same caller (`again`) does not wait. */
 void daemon_ask_to_stop(struct daemon *d, const char *why, bool again)
 {
     const struct job *job = d->job;
@@ -84,6 +91,8 @@ void daemon_ask_to_stop(struct daemon *d, const char *why, bool again)
         job_announce(job, &(struct message){.kind = MESSAGE_STOP});
 }
 
+/* A private daemon's client is gone, and nobody can tell it what to do: it saves what it can. Time is given for what
+ * has to be written, at RATE bytes a second, which a slow disk manages. */
 void daemon_lose_client(struct daemon *d)
 {
     static const char why[] = "as its client is gone";
@@ -222,6 +231,7 @@ void daemon_tick(struct daemon *d)
 
 /* ---- jobs, one after another ------------------------------------------------------------------------------------ */
 
+/* The client stays attached, and may ask for another job. */
 static void refuse_job(struct peer *client, int code, const struct error *err)
 {
     log_warning("client %u: job refused: %s", client->id, err->text);
@@ -294,6 +304,8 @@ static bool follow_others(struct daemon *d)
     return true;
 }
 
+/* Descriptors belong to the job or to the queue's entry from here on; only a refusal closes them. A number is used up
+ * by an accepted job alone, so numbers follow each other in eps status. */
 void daemon_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
     const struct job *job = d->job;
@@ -340,6 +352,7 @@ static void drain_on_event(struct daemon *d, const struct event *event)
     }
 }
 
+/* The optimizer thread runs more than folds. Whoever gave it a call is known by the function. */
 static void on_work(struct daemon *d, const struct updater_task *work)
 {
     switch (work->kind) {

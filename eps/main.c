@@ -1,4 +1,8 @@
-/* epsd: the daemon. See eps/daemon.h. */
+/* epsd: the daemon. See eps/daemon.h.
+ *
+ * The order in eps_main_serve counts. Spinning is bounded before any thread of OpenMP exists, which may execute the
+ * program anew; the log's file is opened before anything but misuse is told; signals are held from the first line on,
+ * and let in when the daemon can stop in an orderly way. */
 #include "eps/daemon.h"
 
 #include "eps/job/queue.h"
@@ -89,6 +93,7 @@ struct arguments {
     int queue;
 };
 
+/* strtoul alone would take blanks and a sign. */
 static int parse_number(int *out, const char *text, int most)
 {
     char *end = NULL;
@@ -202,6 +207,10 @@ static bool main_parse(struct arguments *out, int argc, char **argv)
         log_error("--listen ADDRESS is needed; see epsd --help");
         return false;
     }
+    if (session_has_port(out->address)) {
+        log_error("--listen %s: did you mean tcp://%s?", out->address, out->address);
+        return false;
+    }
     if (out->address && out->address[strspn(out->address, "0123456789")] == '\0') {
         log_error("--listen %s: eps stop would take a number for a job: choose a name", out->address);
         return false;
@@ -239,7 +248,8 @@ static bool main_parse(struct arguments *out, int argc, char **argv)
     return true;
 }
 
-/* False if the caller cannot share with this group; a sentence has been printed. *out is (gid_t)-1 if name is NULL. */
+/* False if the caller cannot share with this group; a sentence has been printed. *out is (gid_t)-1 if name is NULL.
+ * Files of the directory get this group, which only a member, or root, may give them. */
 static bool find_group(gid_t *out, const char *option, const char *name)
 {
     const struct group *group = name ? getgrnam(name) : NULL;
@@ -281,9 +291,9 @@ static int open_network(struct port_options *out, uint8_t **key, char name[64], 
 /* All hosts log to the launcher's terminal. */
 static void name_in_log(uint32_t host)
 {
-    char machine[HOST_NAME_MAX + 1] = "", name[HOST_NAME_MAX + 32];
+    char machine[HOST_NAME_MAX + 1], name[HOST_NAME_MAX + 32];
 
-    gethostname(machine, HOST_NAME_MAX);
+    process_host_name(machine, sizeof machine);
     snprintf(name, sizeof name, "epsd host %u (%s)", host, machine);
     log_name(name);
 }
@@ -297,6 +307,7 @@ static int open_hosts(struct sharded_options *out, char *name, size_t n_bytes, c
 
     if (rc)
         return rc;
+    /* A launcher that started one daemon has nothing to divide: it runs as one that nobody launched. */
     if (out->n == 1) {
         out->ops->close(out->hosts);
         out->hosts = NULL;
@@ -340,6 +351,7 @@ static __attribute__((noinline)) int eps_main_serve(int argc, char **argv)
     }
     options.directory = directory;
     options.is_private = arguments.is_private;
+    /* Asked before anything that takes time: if the parent dies meanwhile, getppid would name another process. */
     options.parent = arguments.parent > 0 ? arguments.parent : getppid();
     options.host_mem = arguments.host_mem;
     options.share_workers = arguments.share_workers;

@@ -18,7 +18,7 @@ enum {
 
 /* ---- the client has gone ----------------------------------------------------------------------------------------- */
 
-/* It did not leave on purpose. */
+/* It did not leave on purpose. A switch over all ends, so that a new one must be judged here. */
 static bool has_died(enum message_end end)
 {
     switch (end) {
@@ -57,6 +57,8 @@ static bool is_kept(const struct daemon *d, const struct peer *client, enum mess
     return job_is_open(job) && job_trains(job) && file_is_open(&job->side_file);
 }
 
+/* The job stays open, and its workers go on with what was requested. Saves that need its files end; another client may
+ * request them anew. */
 void takeover_on_client_gone(struct daemon *d, const struct peer *client, enum message_end end)
 {
     struct job *job = d->job;
@@ -73,6 +75,7 @@ void takeover_on_client_gone(struct daemon *d, const struct peer *client, enum m
     save_on_client_gone(&d->saves);
 }
 
+/* Any message is a sign of life. A job that was about to be ended for its absence goes on. */
 void takeover_on_client_heard(struct daemon *d)
 {
     struct job *job = d->job;
@@ -83,6 +86,7 @@ void takeover_on_client_heard(struct daemon *d)
     job->yields = false;
 }
 
+/* Without its client, a job can only be saved where the daemon itself has the output directory open. */
 bool takeover_can_save(const struct daemon *d)
 {
     return d->job->detached && job_is_open(d->job) && d->job->output >= 0 && !d->saves.output_gone;
@@ -90,6 +94,7 @@ bool takeover_can_save(const struct daemon *d)
 
 /* ---- a new client ------------------------------------------------------------------------------------------------ */
 
+/* Judged at describe and again at take: between the two, somebody else may have taken the job, or stopped it. */
 static int takeover_check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
 {
     const struct job *job = d->job;
@@ -107,6 +112,8 @@ static int takeover_check(const struct daemon *d, const struct peer *client, uin
     return rights_take(client, job->uid, err);
 }
 
+/* Everything that the first client had passed goes to the new one as descriptors: minibatches, config, options, and
+ * where the output goes. The side file is sealed, as its text is the daemon's. */
 void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
 {
     const struct job *job = d->job;
@@ -140,6 +147,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     close(side);
 }
 
+/* From here on the client is the job's. What it must know of steps under way is in its answer. */
 void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 {
     struct job *job = d->job;
@@ -171,6 +179,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
+/* Once for each user: whoever insists, after having read it, loses the steps. */
 int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err)
 {
     struct job *job = d->job;
@@ -189,6 +198,7 @@ int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err
         job->id, (unsigned)job->uid, job->step);
 }
 
+/* As daemon_ask_to_stop, for one job: the first request gives it time to save, a second of the same viewer does not. */
 static int stop_running(struct daemon *d, struct peer *viewer, struct error *err)
 {
     struct job *job = d->job;
@@ -211,6 +221,7 @@ static int stop_running(struct daemon *d, struct peer *viewer, struct error *err
     return 0;
 }
 
+/* The client hears of it as of a refused job, and is still attached. */
 static void take_out(struct daemon *d, struct queue_entry *entry)
 {
     struct error err;
@@ -285,6 +296,8 @@ static void end_saved(struct daemon *d)
                 d->asked || job->asked ? "it was stopped by request" : "it makes room for the next job");
 }
 
+/* Runs whenever something has changed. It ends the job at the first moment at which nothing is lost by it: its version
+ * rests, and a save of that version stands. */
 bool takeover_go_on(struct daemon *d)
 {
     struct job *job = d->job;
@@ -316,6 +329,7 @@ bool takeover_go_on(struct daemon *d)
     return false;
 }
 
+/* Others' jobs alone count: a user's own next job may wait for the user's own client. */
 static bool others_wait(const struct daemon *d)
 {
     for (const struct queue_entry *entry = d->queue.first; entry; entry = entry->next)
@@ -348,6 +362,8 @@ static bool awaits_client(const struct daemon *d)
     return d->job->client && d->job->state == JOB_RESTING && !save_goes_on(&d->saves);
 }
 
+/* By what can be kept: nothing, if it does not train or saves nothing; a checkpoint, if the daemon can write it
+ * (takeover_go_on then ends it); else it has another BLOCK_TICKS for its client to come back. */
 static void give_way(struct daemon *d, unsigned most)
 {
     struct job *job = d->job;
@@ -367,6 +383,7 @@ static void give_way(struct daemon *d, unsigned most)
     }
 }
 
+/* Ticks count only while somebody waits, and begin anew when nobody does. */
 static void tick_away(struct daemon *d)
 {
     struct job *job = d->job;

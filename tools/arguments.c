@@ -1,6 +1,10 @@
+/* One table describes a command, for --help, parsing and hints alike. Functions that parse return -1 to go on, or the
+ * exit status; so every failure has printed its sentence where the bad value is known, and callers only pass the status
+ * on. Texts are borrowed from argv. Numbers are range-checked here, but what fits together is libeps's to say. */
 #include "tools/arguments.h"
 
 #include "client/eps.h"
+#include "tools/help.h"
 #include "tools/screen/terminal.h"
 
 #include <errno.h>
@@ -12,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISUSE = 2, HELP_COLUMN = 26 };
+enum { MISUSE = 2 };
 
 char *arguments_join(const struct argument_texts *texts, int *rc)
 {
@@ -69,60 +73,25 @@ arguments_misuse(const struct command *command, const char *format, ...)
     return arguments_fail(command, -EDOM, sentence);
 }
 
-/* Width of the help: the terminal's, within limits; in a pipe a page's. */
-static size_t help_width(void)
+const struct argument_letter argument_letters[] = {{"-m", "--model"},
+                                                   {"-p", "--prompt"},
+                                                   {"-n", "--tokens"},
+                                                   {"-v", "--verbose"}};
+
+/* Finds the option of this name (n bytes). */
+static const struct argument *arguments_look_up(const struct command *command, const char *name, size_t n)
 {
-    enum { PAGE = 80, WIDEST = 100, NARROWEST = 50 };
-    const size_t columns = terminal_columns(stdout);
-
-    return columns == 0 ? PAGE : columns > WIDEST ? WIDEST : columns < NARROWEST ? NARROWEST : columns;
-}
-
-static void print_argument(const char *name, const char *value, const char *help)
-{
-    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
-    const size_t used = 2 + strlen(name) + (value ? 1 + strlen(value) : 0);
-
-    printf("  %s%s%s%s%s", bold, name, plain, value ? " " : "", value ? value : "");
-    if (used >= HELP_COLUMN)
-        printf("\n%*s", HELP_COLUMN, "");
-    else
-        printf("%*s", (int)(HELP_COLUMN - used), "");
-    terminal_wrap(stdout, help, HELP_COLUMN, HELP_COLUMN, help_width());
-    putchar('\n');
-}
-
-static void print_help(const struct command *command)
-{
-    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
-    bool grouped = false, sizes = false;
-
-    printf("usage: %s", command->name);
-    for (size_t i = 0; i < command->n_arguments; i++) {
-        if (command->arguments[i].kind == ARGUMENT_POSITIONAL)
-            printf(" [%s]", command->arguments[i].name);
-        else if (command->arguments[i].kind == ARGUMENT_WORDS)
-            printf(" %s", command->arguments[i].name);
-    }
-    printf(" [OPTIONS]\n\n");
-    terminal_wrap(stdout, command->summary, 0, 0, help_width());
-    printf("\n\n");
     for (size_t i = 0; i < command->n_arguments; i++) {
         const struct argument *a = &command->arguments[i];
-        if (a->kind == ARGUMENT_HEADING) {
-            printf("%s%s%s:%s\n", i > 0 ? "\n" : "", bold, a->name, plain);
-            grouped = true;
-        } else {
-            print_argument(a->name, a->value, a->help);
-            sizes = sizes || a->kind == ARGUMENT_BYTES;
-        }
+        if (a->name[0] == '-' && a->kind != ARGUMENT_USUAL && strlen(a->name) == n && memcmp(a->name, name, n) == 0)
+            return a;
     }
-    if (grouped)
-        putchar('\n');
-    print_argument("--help", NULL, "print this text");
-    if (sizes)
-        printf("\n%s\n", eps_bytes_help());
-    printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended by signal N (130: Ctrl-C).\n");
+    return NULL;
+}
+
+const struct argument *arguments_named(const struct command *command, const char *name)
+{
+    return arguments_look_up(command, name, strlen(name));
 }
 
 static int parse_whole(const struct command *command, const struct argument *a, const char *text, uint64_t least,
@@ -188,6 +157,7 @@ static int parse_period(const struct command *command, const struct argument *a,
                             text);
 }
 
+/* The words are those of --help. Their number is the value, from 1, as libeps's enums have their default at 0. */
 static int parse_choice(const struct command *command, const struct argument *a, const char *text)
 {
     const size_t n = strlen(text);
@@ -235,10 +205,11 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_LONG:
         return parse_whole(command, a, text, 1, UINT64_MAX, a->target);
     case ARGUMENT_NUMBER:
-        return parse_whole(command, a, text, 0, UINT64_MAX, a->target);
+        return parse_whole(command, a, text, 0, UINT64_MAX - 1, a->target); /* the largest: unset */
     case ARGUMENT_NUMBER_32:
-        status = parse_whole(command, a, text, 0, UINT64_MAX, &number);
-        *(uint32_t *)a->target = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX - 1;
+        status = parse_whole(command, a, text, 0, UINT32_MAX - 1, &number);
+        if (status < 0)
+            *(uint32_t *)a->target = (uint32_t)number;
         return status;
     case ARGUMENT_REAL:
         if (parse_real(text, &end, a->target) && !*end)
@@ -256,22 +227,26 @@ static int parse_value(const struct command *command, const struct argument *a, 
         return parse_choice(command, a, text);
     case ARGUMENT_FLAG:
     case ARGUMENT_HEADING:
+    case ARGUMENT_EXAMPLE:
+    case ARGUMENT_USUAL:
         break;
     }
     return arguments_misuse(command, "%s takes no value", a->name);
 }
 
-/* Finds the argument named by `word`, which ends at '=' if there is one. */
+/* Finds the argument named by `word`, or by its letter; a name ends at '=' if there is one. */
 static const struct argument *arguments_find(const struct command *command, const char *word)
 {
-    const size_t n = strcspn(word, "=");
+    for (size_t i = 0; i < ARGUMENT_LETTERS; i++)
+        if (strcmp(word, argument_letters[i].letter) == 0)
+            return arguments_named(command, argument_letters[i].name);
+    return arguments_look_up(command, word, strcspn(word, "="));
+}
 
-    for (size_t i = 0; i < command->n_arguments; i++) {
-        const char *name = command->arguments[i].name;
-        if (name[0] == '-' && strlen(name) == n && memcmp(name, word, n) == 0)
-            return &command->arguments[i];
-    }
-    return NULL;
+/* True if no value of several can be this word: an option begins. */
+static bool begins_option(const struct command *command, const char *word)
+{
+    return strncmp(word, "--", 2) == 0 || (word[0] == '-' && arguments_find(command, word));
 }
 
 /* Makes room for n more words. */
@@ -280,12 +255,13 @@ static int arguments_reserve(const struct command *command, struct argument_text
     const char **items = realloc(texts->items, (texts->n + n) * sizeof *items);
 
     if (!items)
-        return arguments_misuse(command, "out of memory");
+        return arguments_fail(command, -ENOMEM, "out of memory");
     texts->items = items;
     return -1;
 }
 
-/* Parses the option at argv[*at] and its values, and advances *at past them. */
+/* Parses the option at argv[*at] and its values, and advances *at past them. The next word is its value, even if it
+ * begins with a single "-": a negative number does. */
 static int parse_option(const struct command *command, const struct argument *a, int argc, char **argv, int *at)
 {
     const char *equals = strchr(argv[*at], '=');
@@ -300,7 +276,7 @@ static int parse_option(const struct command *command, const struct argument *a,
         *(double *)a->target = 1;
         return -1;
     }
-    if (a->kind == ARGUMENT_MAYBE && !equals && (*at == argc || strncmp(argv[*at], "--", 2) == 0)) {
+    if (a->kind == ARGUMENT_MAYBE && !equals && (*at == argc || begins_option(command, argv[*at]))) {
         *(const char **)a->target = "-";
         return -1;
     }
@@ -309,14 +285,15 @@ static int parse_option(const struct command *command, const struct argument *a,
         return status;
     if (equals)
         return parse_value(command, a, equals + 1);
-    if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
+    if (*at == argc || begins_option(command, argv[*at]))
         return arguments_misuse(command, "%s needs a value: %s %s", a->name, a->name, a->value);
     do {
         status = parse_value(command, a, argv[(*at)++]);
-    } while (status < 0 && a->kind == ARGUMENT_TEXTS && *at < argc && strncmp(argv[*at], "--", 2) != 0);
+    } while (status < 0 && a->kind == ARGUMENT_TEXTS && *at < argc && !begins_option(command, argv[*at]));
     return status;
 }
 
+/* Positional arguments are taken in the order of the table; WORDS takes all that are left. */
 static int parse_word(const struct command *command, const char *word, size_t *next)
 {
     for (; *next < command->n_arguments; ++*next) {
@@ -334,7 +311,7 @@ static int parse_word(const struct command *command, const char *word, size_t *n
 
 static int unknown(const struct command *command, const char *option)
 {
-    char sentence[400];
+    char sentence[600];
 
     hint_option(sentence, sizeof sentence, command, option);
     return arguments_fail(command, -EDOM, sentence);
@@ -348,7 +325,7 @@ int arguments_parse(const struct command *command, int argc, char **argv)
     for (int at = 1; at < argc && status < 0;) {
         const struct argument *a = arguments_find(command, argv[at]);
         if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
-            print_help(command);
+            help_print(command, at + 1 < argc ? argv[at + 1] : NULL);
             return 0;
         }
         if (a)

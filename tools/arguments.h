@@ -1,7 +1,8 @@
 /* tools/arguments.h - parses a command line and prints --help, from one table of names, kinds and values.
  *
- * Options are --name VALUE or --name=VALUE. An error is one sentence on stderr that names the option, the value and
- * what is accepted; the exit status is then 2. */
+ * Options are --name VALUE or --name=VALUE; -m, -p, -n and -v are --model, --prompt, --tokens and --verbose, where a
+ * command has them. An error is one sentence on stderr that names the option, the value and what is accepted; the exit
+ * status is then 2. */
 #ifndef TOOLS_ARGUMENTS_H
 #define TOOLS_ARGUMENTS_H
 
@@ -15,8 +16,8 @@ enum argument_kind {
     ARGUMENT_COUNT,     /* uint32_t, at least 1 */
     ARGUMENT_UP,        /* uint32_t, 1 to EPS_UP_WORKERS */
     ARGUMENT_LONG,      /* uint64_t, at least 1 */
-    ARGUMENT_NUMBER,    /* uint64_t, including 0 */
-    ARGUMENT_NUMBER_32, /* uint32_t, including 0; a larger number counts as UINT32_MAX - 1 */
+    ARGUMENT_NUMBER,    /* uint64_t, from 0 to UINT64_MAX - 1 */
+    ARGUMENT_NUMBER_32, /* uint32_t, from 0 to UINT32_MAX - 1 */
     ARGUMENT_REAL,      /* double */
     ARGUMENT_PAIR,      /* double[2], as in 0.9,0.999 */
     ARGUMENT_BYTES,     /* uint64_t, as in 2GiB or 2G */
@@ -28,7 +29,9 @@ enum argument_kind {
     ARGUMENT_AUTO,       /* uint32_t, at least 1; the word auto: 0 */
     ARGUMENT_POSITIONAL, /* const char *: a word without an option */
     ARGUMENT_WORDS,      /* struct argument_texts: all words without an option */
-    ARGUMENT_HEADING     /* no value: a heading above the arguments that follow, in the help */
+    ARGUMENT_HEADING,    /* no value: a heading above the arguments that follow, in the help */
+    ARGUMENT_EXAMPLE,    /* no value: a command line of the short help (tools/help.h) */
+    ARGUMENT_USUAL       /* no value: the option of this name, as the short help explains it */
 };
 
 struct argument_texts {
@@ -37,7 +40,7 @@ struct argument_texts {
 };
 
 struct argument {
-    const char *name;  /* "--batch"; for ARGUMENT_HEADING the heading, {"Model and data", .kind = ...} */
+    const char *name;  /* "--batch"; a heading or an example is a text: {"Model and data", .kind = ...} */
     const char *value; /* in the help: "N"; NULL for a flag */
     enum argument_kind kind;
     void *target;
@@ -51,7 +54,16 @@ struct command {
     size_t n_arguments;
 };
 
-/* Returns -1 to continue, or an exit status: 0 after --help, 2 after an error. */
+/* An option's name as a letter, wherever a command has that option. */
+enum { ARGUMENT_LETTERS = 4 };
+extern const struct argument_letter {
+    const char *letter, *name; /* "-m", "--model" */
+} argument_letters[ARGUMENT_LETTERS];
+
+/* Finds the option of this name, "--batch"; NULL: the command has none. */
+const struct argument *arguments_named(const struct command *command, const char *name);
+
+/* Returns -1 to continue, or an exit status: 0 after --help, 2 after an error, 1 without memory. */
 int arguments_parse(const struct command *command, int argc, char **argv);
 
 /* The words, separated by commas. Owned: free. NULL: there are none, or no memory (*rc -ENOMEM, else 0). */

@@ -1,3 +1,5 @@
+/* Signals are blocked before anything starts, and taken by sigtimedwait where a command polls, so no code of ours runs
+ * in a handler. Output to a pipe whose reader is gone is then an error of the write, not a death. */
 #include "tools/commands.h"
 
 #include "tools/arguments.h"

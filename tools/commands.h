@@ -11,6 +11,8 @@
 /* Each returns its exit status. */
 int command_train(int argc, char **argv);
 int command_plan(int argc, char **argv);
+int command_pull(int argc, char **argv);
+int command_models(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
@@ -19,6 +21,7 @@ int command_data(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);
+int command_reshape(int argc, char **argv);
 int command_up(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_mem(int argc, char **argv);

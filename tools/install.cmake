@@ -19,7 +19,7 @@ install(FILES client/eps.h client/eps_data.h client/eps_options.h client/eps_pla
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(client/eps.pc.in eps.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES tools/man/eps.1 tools/man/epsd.1 tools/man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES tools/man/eps.1 tools/man/epsd.1 tools/man/eps-worker.1 ${MANUAL_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
 install(FILES tools/completion/_eps DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
 install(FILES tools/completion/eps.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
@@ -30,11 +30,15 @@ install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 file(WRITE ${CMAKE_BINARY_DIR}/debian/copyright
      "No licence has been chosen for eps yet: that is its owner's to do. Until then all rights are reserved.\n")
 install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
-foreach(folder proto/plan tests tools/bench device/cuda eps eps/hosts) # whose pages README.md links
+# The pages that README.md links, and those that these link.
+foreach(folder client client/python proto proto/plan tests tools/bench tools/bench/results device/cuda eps eps/hosts)
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
+install(FILES tools/project/CHANGES.md tools/project/CONTRIBUTING.md tools/project/SECURITY.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/project)
 install(FILES tests/gpu/RECORD.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/gpu)
 install(FILES tools/run.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools)
+install(FILES tools/bench/front.svg tools/bench/adama.svg tools/bench/draws.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/bench)
 install(FILES client/example_train.c client/example_widths.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 set(EPS_MAINTAINER "eps developers <eps@example.org>" CACHE STRING "who answers for the Debian package")
@@ -59,9 +63,10 @@ set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_EPS_PACKAGE_NAME eps)
-set(CPACK_DEBIAN_EPS_PACKAGE_SUGGESTS "bash-completion, gnuplot-nox | gnuplot")
+set(CPACK_DEBIAN_EPS_PACKAGE_SUGGESTS "bash-completion")
+set(CPACK_DEBIAN_EPS_PACKAGE_RECOMMENDS "gnuplot-nox | gnuplot") # draws the picture at a run's end
 if(TARGET eps-cuda) # no more than that: all else runs without
-  set(CPACK_DEBIAN_EPS_PACKAGE_RECOMMENDS "libcublas-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
+  string(APPEND CPACK_DEBIAN_EPS_PACKAGE_RECOMMENDS ", libcublas-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
 endif()
 if(TARGET eps-mpi) # a package of its own, so that eps does not depend on Open MPI
   list(APPEND CPACK_COMPONENTS_ALL mpi)

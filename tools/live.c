@@ -4,8 +4,9 @@
 #include "tools/live.h"
 
 #include "tools/arguments.h"
-#include "tools/screen/screen.h"
 #include "tools/commands.h"
+#include "tools/ended.h"
+#include "tools/screen/screen.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,7 @@ struct live {
     struct screen screen;
     struct stopping stopping;
     struct eps_error error;
+    char out[PATH_MAX]; /* of the last job that was watched, for when its daemon has ended; empty: none */
 };
 
 uint64_t live_now_ms(void)
@@ -65,21 +67,32 @@ static int live_should_stop(void *user)
     return stopping_observer(&live->stopping) != 0 || (live->several && live_now_ms() >= live->until);
 }
 
+static int live_memory(struct live *live)
+{
+    snprintf(live->error.text, sizeof live->error.text, "out of memory");
+    return -ENOMEM;
+}
+
 static int open_member(struct live *live, const char *address)
 {
     struct member *members = realloc(live->members, (live->n_members + 1) * sizeof *members);
 
     if (!members)
-        return -ENOMEM;
+        return live_memory(live);
     live->members = members;
     live->until = live_now_ms() + PATIENCE_MS;
-    struct eps_observer *observer;
-    int rc = eps_observer_open(&observer, address, live_should_stop, live, &live->error);
-    if (!rc)
-        members[live->n_members++] = (struct member){strdup(address ? address : ""), observer};
+    struct member member = {.address = strdup(address ? address : "")};
+    if (!member.address)
+        return live_memory(live);
+    const int rc = eps_observer_open(&member.observer, address, live_should_stop, live, &live->error);
+    if (rc)
+        free(member.address);
+    else
+        members[live->n_members++] = member;
     return rc;
 }
 
+/* The last member takes its place, so the caller looks at i again. */
 static void drop_member(struct live *live, size_t i)
 {
     eps_observer_close(live->members[i].observer);
@@ -90,6 +103,7 @@ static void drop_member(struct live *live, size_t i)
 struct names {
     char **items;
     size_t n;
+    bool lacks; /* no memory for one of them */
 };
 
 static void live_on_daemon(void *user, const char *address)
@@ -97,11 +111,11 @@ static void live_on_daemon(void *user, const char *address)
     struct names *names = user;
     char **items = realloc(names->items, (names->n + 1) * sizeof *items);
 
-    if (!items)
-        return;
-    names->items = items;
-    items[names->n] = strdup(address);
-    names->n += items[names->n] != NULL;
+    names->items = items ? items : names->items;
+    char *name = items ? strdup(address) : NULL;
+    if (name)
+        items[names->n++] = name;
+    names->lacks = names->lacks || !name;
 }
 
 static bool is_member(const struct live *live, const char *address)
@@ -120,6 +134,8 @@ static int live_gather(struct live *live)
     struct names names = {0};
     int rc = eps_daemons(live_on_daemon, &names, &live->error);
 
+    if (!rc && names.lacks)
+        rc = live_memory(live);
     live->several = names.n > 1;
     for (size_t i = 0; i < names.n; i++) {
         int failed = !rc && !is_member(live, names.items[i]) ? open_member(live, names.items[i]) : 0;
@@ -136,6 +152,14 @@ static int live_gather(struct live *live)
     return rc;
 }
 
+static void live_note_out(struct live *live, struct eps_observer *observer)
+{
+    struct eps_status status;
+
+    if (eps_observer_status(observer, &status, NULL) == 0 && *status.out)
+        snprintf(live->out, sizeof live->out, "%s", status.out);
+}
+
 static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
 {
     const struct live_view *view = live->view;
@@ -145,6 +169,8 @@ static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
     int rc;
 
     live->until = live_now_ms() + PATIENCE_MS;
+    if (live->options->watch_s > 0 && !live->several)
+        live_note_out(live, observer);
     if (live->options->json || live->options->metrics) {
         rc = view->to_json(&object, observer, &live->error);
         if (!rc)
@@ -210,7 +236,8 @@ static int write_metrics(struct live *live, const json_t *list)
     return rc;
 }
 
-/* Shows all daemons once, and drops those that are gone. -EIO when none is left. */
+/* Shows all daemons once, and drops those that are gone. -EIO when none is left. All of it is composed in memory
+ * first: a screen is drawn, and a pipe written, in one go. */
 static int live_show(struct live *live)
 {
     const bool watching = live->options->watch_s > 0;
@@ -269,6 +296,7 @@ static int wait_all(struct live *live, uint64_t until)
     return 0;
 }
 
+/* A round that took longer than the period does not hurry the next ones. */
 static int live_watch(struct live *live)
 {
     const uint64_t period = (uint64_t)(live->options->watch_s * 1000);
@@ -289,6 +317,7 @@ static int live_watch(struct live *live)
 static int live_run(const struct command *command, const struct live_view *view, const struct live_options *options)
 {
     struct live live = {.view = view, .options = options};
+    struct ended ended;
     int rc;
 
     stopping_init(&live.stopping);
@@ -310,12 +339,18 @@ static int live_run(const struct command *command, const struct live_view *view,
         return stopping_status(&live.stopping, 0);
     }
     if (rc == -EIO && begun && options->watch_s > 0) {
-        if (!options->json && !options->metrics)
+        if (!options->json && !options->metrics && !ended_read(&ended, live.out, -ENOENT))
             puts("ended");
+        else if (!options->json && !options->metrics)
+            ended_print(stdout, &ended);
         return 0;
     }
     if (rc == -EINTR) /* the timeout */
         return arguments_fail(command, rc, "the daemon does not answer");
+    if (rc && !begun && !options->json && !options->metrics && ended_read(&ended, options->address, rc)) {
+        ended_print(stdout, &ended);
+        return 0;
+    }
     return rc ? arguments_fail(command, rc, live.error.text) : 0;
 }
 

@@ -23,12 +23,15 @@ static const struct {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
     {"plan", "predict memory and step time; does it fit?", command_plan},
+    {"pull", "download a model of the Hugging Face hub", command_pull},
+    {"models", "list the families of models that eps trains", command_models},
     {"data", "show what a model sees of files: tokens, and which are trained", command_data},
     {"eval", "measure a model's loss on files", command_eval},
     {"generate", "continue a text", command_generate},
     {"chat", "converse with a model", command_chat},
     {"report", "plot a run: loss, tokens/s, memory", command_report},
     {"export", "write a model for other programs to load", command_export},
+    {"reshape", "change a run's model, and train on", command_reshape},
     {"verify", "check checkpoints against their checksums", command_verify},
     {"bench", "measure this machine's speed, for eps plan", command_bench},
     {"Live runs and daemons", NULL, NULL},
@@ -54,8 +57,8 @@ static void print_usage(FILE *to)
         else
             fprintf(to, "\n%s%s:%s\n", bold, commands[i].name, plain);
     }
-    fprintf(to, "\neps help COMMAND lists a command's options, eps version the version; man eps is the\n"
-                "manual. epsd is the daemon, eps-worker owns a device; both have --help.\n");
+    fprintf(to, "\neps help COMMAND lists a command's options, eps version the version; man eps-COMMAND\n"
+                "explains them. epsd is the daemon, eps-worker owns a device; both have --help.\n");
 }
 
 /* NULL: no such command. */
@@ -94,7 +97,7 @@ static int refuse_command(const char *word)
     return misused(sentence);
 }
 
-/* "eps help train" is "eps train --help". */
+/* "eps help train" is "eps train --help", and "eps help train all" is "eps train --help all". */
 static int help(int argc, char **argv)
 {
     static char option[] = "--help";
@@ -103,10 +106,10 @@ static int help(int argc, char **argv)
         print_usage(stdout);
         return 0;
     }
-    if (argc > 3)
-        return misused("help takes one command: see eps --help");
+    if (argc > 4 || (argc == 4 && strcmp(argv[3], "all") != 0))
+        return misused("help takes one command, or one command and the word all: see eps --help");
     int (*const run)(int, char **) = find_command(argv[2]);
-    return run ? run(2, (char *[]){argv[2], option, NULL}) : refuse_command(argv[2]);
+    return run ? run(argc - 1, (char *[]){argv[2], option, argv[3], NULL}) : refuse_command(argv[2]);
 }
 
 static int dispatch(int argc, char **argv)

@@ -4,9 +4,9 @@
 # reads what they wrote.
 set -euo pipefail
 
-names=(float64 check_types check_coded check_saved check_nets check_adapters check_gguf spelled_numbers side_tokens templates
-    named_templates conversations draw_keys draw_adapters tokens_real masked classify tune tune_preferences own_loss
-    distribution decoders encoders)
+names=(float64 check_types check_coded check_fp8 check_saved check_passed check_nets check_adapters check_gguf spelled_numbers
+    side_tokens family_tokens templates named_templates conversations draw_keys draw_adapters tokens_real masked classify tune
+    tune_preferences own_loss families distribution decoders encoders)
 usage() {
     cat <<END
 usage: tools/oracle.sh [--full] [--again] [--python PYTHON] [--llama DIR] [--list] [NAME...]
@@ -100,13 +100,14 @@ run() {
 
     case $1 in
     check_types) script check_types "$PWD/build/bin" ;;
-    check_coded | check_saved | check_nets | check_adapters) script "$1" --bin "$PWD/build/bin" ;;
+    check_coded | check_fp8 | check_saved | check_passed | check_nets | check_adapters) script "$1" --bin "$PWD/build/bin" ;;
     check_gguf) script check_gguf "$llama" --bin "$PWD/build/bin" ;;
     spelled_numbers) script spelled_numbers compare "$(few 10000 100000)" ;;
     side_tokens)
         for seed in $(few 1 "1 2 3 5"); do
             script side_tokens --draws "$(few 100 1000)" --seed "$seed" || return
         done ;;
+    family_tokens) script family_tokens --texts "$(few 200 2000)" ;;
     templates)
         seed=$("$python" -c 'import pathlib, trl; print(pathlib.Path(trl.__file__).parent / "chat_templates")') || return
         script templates compare "$seed" && script templates draw "$(few 100 1000)" ;;
@@ -117,6 +118,7 @@ run() {
     tokens_real) script tokens_real --mb "$(few 2 50)" ;;
     classify) script classify --bin "$PWD/build/bin" --seeds 3 --rows 480 ;;
     own_loss) own_loss ;;
+    families) script families --defaults && script families --draws "$(few 2 40)" ;;
     distribution)
         if [ $scope = few ]; then
             drawn "1 20" 1 4 gpt2

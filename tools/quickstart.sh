@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 in 128 MiB on real text
-# with a private daemon and worker, and generates a few lines. About 5 minutes on 2 cores.
+# with a private daemon and worker, and generates a few lines. Some 10 minutes on 2 cores.
 #
-# usage: tools/quickstart.sh [--data FILE]     text to train on; by default the licences that every Debian has
+# usage: tools/quickstart.sh [--data FILE]     text to train on; by default the Jargon File, a dictionary
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,8 +31,8 @@ fi
 given=(--data "$data")
 if [ -z "$data" ]; then
     tools/quickstart_text.sh build/quickstart.txt build/held-out.txt
-    echo "Text: $(stat -c %s build/quickstart.txt) bytes, the licences in /usr/share/common-licenses, in build/quickstart.txt"
-    given=(--data build/quickstart.txt --eval-data build/held-out.txt --device-mem 128MiB --steps 750)
+    echo "Text: $(stat -c %s build/quickstart.txt) bytes of the Jargon File, a dictionary of hackers, in build/quickstart.txt; every tenth entry is held out"
+    given=(--data build/quickstart.txt --eval-data build/held-out.txt --device cpu --device-mem 128MiB --steps 750)
 fi
 
 echo "Training"
@@ -43,7 +43,7 @@ run() { # prints a command, and runs it
 }
 run build/bin/eps train "${given[@]}" --out "$out"
 
-prompts=(--prompt "You may") # words of the licences
+prompts=(--prompt ":core salad: n.") # an entry that the dictionary lacks
 [ -z "$data" ] || prompts=()
 echo
 run build/bin/eps generate --model "$out/latest" "${prompts[@]}" --samples 3 --tokens 60 --temperature 0.8 2>>"$log" ||

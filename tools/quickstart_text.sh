@@ -1,22 +1,35 @@
 #!/usr/bin/env bash
-# Makes the quickstart's text of licences that every Debian has in /usr/share/common-licenses (package base-files), so that
-# it is the same everywhere: TRAIN gets five of GNU's, a line for each paragraph, twenty times in twenty orders, so that a
-# sentence stands at many places of the model's window; HELD gets a sixth, which resembles them.
+# Makes the quickstart's text of the Jargon File 4.4.7, a dictionary of hackers' words that is in the public domain, of
+# Debian's package jargon-text. A line is a paragraph, without the breaks of its lines. Of every ten entries the last goes
+# to HELD, and the others to TRAIN: no sentence of HELD is trained on.
 #
 # usage: tools/quickstart_text.sh TRAIN HELD
 set -euo pipefail
-folder=/usr/share/common-licenses
-licences=(GPL-1 GPL-2 GPL-3 LGPL-2 LGPL-3)
+[ $# -eq 2 ] || { echo "usage: tools/quickstart_text.sh TRAIN HELD" >&2; exit 2; }
 
-paragraphs() { # FILE
-    LC_ALL=C awk 'BEGIN { RS = "" } { gsub(/[ \t\f\n]+/, " "); sub(/^ /, ""); print $0 "\n" }' "$folder/$1"
+package=jargon-text
+file=usr/share/doc/$package/jargon.txt.gz
+entries() {
+    LC_ALL=C awk -v train="$1" -v held="$2" '
+        function end() { if (paragraph != "") print paragraph >to; paragraph = "" }
+        /^ +Part.*III/ { over = to != "" } # no more entries
+        over || /\342\224/ { next } # nor lines of tables
+        /^   :[^:]*:/ { end(); n++; to = n % 10 ? train : held }
+        to { gsub(/^[ \t]+|[ \t]+$/, ""); paragraph = paragraph (paragraph == "" ? "" : " ") $0 }
+        to && $0 == "" { sub(/ $/, "", paragraph); end() }
+        END { end() }'
 }
 
-for stride in 1 2 3 4; do # 5 is prime: each stride visits all of them
-    for first in 0 1 2 3 4; do
-        for i in 0 1 2 3 4; do
-            paragraphs "${licences[(first + i * stride) % 5]}"
-        done
-    done
-done >"$1"
-paragraphs LGPL-2.1 >"$2"
+# Some systems install no documentation: the file is then taken out of the package.
+if [ -r "/$file" ]; then
+    gzip -dc "/$file"
+else
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    if ! (cd "$work" && apt-get -qq download "$package" && dpkg-deb -x ./*.deb .) >"$work/log" 2>&1; then
+        tail -n 3 "$work/log" >&2
+        echo "quickstart_text.sh: no text: apt-get install $package, or give your own by quickstart.sh --data FILE" >&2
+        exit 1
+    fi
+    gzip -dc "$work/$file"
+fi | entries "$1" "$2"

@@ -7,11 +7,13 @@
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < operation < model < plan < step < wire < net: each folder those before it; in plan,
 #                      memory < time < the files of proto/plan/ itself
-#   *_state.h, *_internal.h: their own folder, and its tests, alone
+#   *_state.h, *_internal.h: their own folder, those within it, and its tests, alone
 #   the numbers of a family of models, or of a group of families: their own files (tests and benchmarks: anything)
-# And how long a file is: at most 600 lines in client/, device/, eps/, proto/ and tools/.
+# And in client/, device/, eps/, proto/ and tools/:
+#   a file has at most 600 lines
+#   a .c or .cu file begins with a comment, its first line, before its includes: what the code cannot say
 #
-# usage: tools/rooms.sh         prints each line that breaks a rule, and each long file; exit status 1 if there is one
+# usage: tools/rooms.sh         prints each line and each file that breaks a rule; exit status 1 if there is one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +26,10 @@ while read -r lines path; do
         status=1
     fi
 done < <(find client device eps proto tools -type f -regextype egrep -regex '.*\.(c|h|cu|cuh)' -exec wc -l {} +)
+
+find client device eps proto tools -type f -regextype egrep -regex '.*\.(c|cu)' -exec awk '
+    FNR == 1 && !/^\/\*/ { print FILENAME ": begins without a comment"; found = 1 }
+    END { exit found }' {} + || status=1
 
 find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c|h|cpp|hpp|cu|cuh)' -print0 |
     xargs -0 grep -nE '^#include "' | awk -F: '
@@ -44,7 +50,7 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             target = folder($1) "/" target
         from = top($1); to = top(target); own = folder($1)
         if (own ~ /^tests\//) sub(/^tests\//, "", own)
-        if (target ~ /_(state|internal)\.h$/ && folder(target) != own)
+        if (target ~ /_(state|internal)\.h$/ && index(own "/", folder(target) "/") != 1)
             wrong("private to " folder(target))
         if (from in others && to != from && to != others[from])
             wrong(from "/ includes itself and proto/")

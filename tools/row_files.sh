@@ -21,7 +21,7 @@ names=(
     # options that only some tasks have
     mask_fraction dpo_beta dpo_smoothing train_on label_smoothing source_seq split_special_tokens n_labels
     # what the plan, the step and the daemon ask of a job's rows
-    plan_has_pairs plan_task plan_row plan_row_outputs packs row_tokens
+    plan_has_pairs plan_field plan_data_has plan_row packs row_tokens
     # what a model's family says of its rows
     model_has_source model_has_segments model_has_lengths
 )

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the build needs and this machine lacks; with --tests, those for testing, too.
+# Installs the Debian packages that this machine lacks of those that the build needs, and gnuplot, which draws a run's picture;
+# with --tests, those for testing, too.
 # Prints nothing if nothing is missing. Uses sudo unless run by root.
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
        libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
        libpng-dev libjpeg62-turbo-dev
-       libncurses-dev libsodium-dev check)
-tests=(clang libclang-rt-14-dev clang-format fish gnuplot-nox groff-base libopenmpi-dev openmpi-bin procps python3-venv
+       libncurses-dev libsodium-dev check
+       jargon-text  # the quickstart's text
+       gnuplot-nox) # which draws the picture of a run
+tests=(clang libclang-rt-14-dev clang-format fish groff-base libopenmpi-dev openmpi-bin procps python3-venv
        tmux zsh)
 
 case "${1-}" in

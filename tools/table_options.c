@@ -1,3 +1,6 @@
+/* Options live in one table (client/eps_options.h), from which libeps, this program and the Python package take names,
+ * kinds and help. Here a row becomes an argument that writes straight into the options' struct, at the row's offset.
+ * Several words cannot be stored so: they are collected first, and stored when the whole line is parsed. */
 #include "tools/table_options.h"
 
 #include <assert.h>

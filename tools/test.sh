@@ -83,8 +83,8 @@ tell() {
 
     read -ra totals < <(summarise "$log")
     if [ "${totals[1]}" -ne 0 ]; then
-        grep -E '^[0-9]+: .*:[FE]:|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |
-            head -n 40
+        grep -E '^[0-9]+: (.*:[FE]:|test_[a-z_]+: )|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |
+            grep -v ': all well$' | head -n 40
         cat "$reports"/* 2>/dev/null | grep -A 8 'WARNING: ThreadSanitizer' | head -n 40
         echo "$1: the whole output is in $log$([ ! -d "$reports" ] || echo ", the sanitizer's in $reports")"
     fi

@@ -15,8 +15,8 @@
 #include "client/options/value.h"
 #include "client/record/checkpoints.h"
 #include "client/record/record.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/safetensors.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -111,14 +111,17 @@ static char *print_training(const struct bias *b, const struct eps_train_options
     return text;
 }
 
+/* A file of that name is not there yet. */
 static int bias_put_text(const char *path, const char *text, struct error *err)
 {
     FILE *file = fopen(path, "wxe");
     const bool put = file && fputs(text, file) >= 0;
 
-    if (file && (fclose(file) || !put))
-        file = NULL;
-    return file ? 0 : error_set(err, -errno, "%s: %s", path, strerror(errno));
+    int rc = put ? 0 : -errno;
+
+    if (file && fclose(file) && !rc)
+        rc = -errno;
+    return rc ? error_set(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
 /* A checkpoint in `directory` that differs from the run's in its options alone; its other files are links. */
@@ -146,6 +149,7 @@ static int link_checkpoint(const struct bias *b, const char *directory, const st
     return rc;
 }
 
+/* With the defaults of eps train; all that matters is in the checkpoint. */
 static int train(const struct bias *b, const char *resume, const char *out, struct error *err)
 {
     const struct eps_train_events events = {.should_stop = b->events ? b->events->should_stop : NULL};
@@ -226,6 +230,7 @@ static const char *bias_gradient_of(const struct safetensors_entry *entry)
     return strncmp(entry->name, "m.", 2) == 0 ? entry->name + 2 : NULL;
 }
 
+/* The last two layers are "other" and "all". */
 static struct sums *find_sums(const struct bias *b, const char *tensor)
 {
     const size_t n = layer_length(tensor);
@@ -339,6 +344,8 @@ static int bias_visit_all(const struct bias *b, const struct gradients *g, const
     return rc;
 }
 
+/* The draws' distances have a mean and a spread about it: with n draws the spread's square is estimated by (sum of
+ * squares - n times the mean's square) / (n - 1). */
 static void bias_finish(const struct bias *b)
 {
     const double n = b->options->draws;
@@ -382,15 +389,15 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return 0;
 }
 
+/* In the run's directory, whose disk has had room for checkpoints. */
 static int make_scratch(struct bias *b, const char *directory, struct error *err)
 {
     if (snprintf(b->scratch, sizeof b->scratch, "%s/.bias-XXXXXX", directory) >= (int)sizeof b->scratch)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
     if (mkdtemp(b->scratch))
         return 0;
-    error_set(err, -errno, "%s: %s", directory, strerror(errno));
     b->scratch[0] = 0;
-    return -errno;
+    return error_set(err, -errno, "%s: %s", directory, strerror(errno));
 }
 
 /* The form of the draws: the one that is asked for, or the run's. */
@@ -460,6 +467,7 @@ static void discard(const struct bias *b, const char *name)
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+/* Each draw is removed once it is compared, so that the disk holds one beside the exact gradient. */
 static int add_draw(struct bias *b, const struct gradients *g, uint32_t number, struct error *err)
 {
     struct safetensors draw = {0};

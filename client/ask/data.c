@@ -102,6 +102,8 @@ static void count_document(struct show *s, size_t k, uint32_t n, enum eps_fate f
     s->lengths[k] = n;
 }
 
+/* A document has one token more than inputs: the last one is predicted only. Rows that the run would drop are shown
+ * too, with their fate. */
 static int show_documents(struct show *s, const struct client_corpus *documents, struct error *err)
 {
     const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
@@ -269,7 +271,7 @@ static int show_window(struct show *s, struct client_source *source, uint64_t k,
 {
     const uint32_t seq = s->counts.seq;
     uint32_t *labels = ids + seq + 1, n = 0;
-    const struct client_row_fields fields = {.at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels},
+    const struct client_row_fields fields = {.at = {[PLAN_FIELD_IDS] = ids, [PLAN_FIELD_LABELS] = labels},
                                              .n_tokens = seq};
     const int rc = source->ops->read_row(source, &fields, CLIENT_HELD_OUT, client_source_pick_held_out(source, k), err);
 
@@ -309,6 +311,7 @@ static int show_windows(struct show *s, struct client_source *source, struct err
     return rc;
 }
 
+/* The data are opened as held-out ones: their windows come one behind the other. */
 static int show_text(struct show *s, struct error *err)
 {
     const uint32_t n_positions = s->model.config.n_positions;
@@ -342,10 +345,11 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
                : error_set(err, -EDOM, "%s goes with --pack: without it, rows are shown as they come", alone);
 }
 
+/* Without weights: a directory that lacks them will do. */
 static int data_open_model(struct show *s, struct error *err)
 {
     const uint32_t seq = s->options->seq;
-    const struct client_model_name name = {s->options->model, s->options->base_model};
+    const struct client_model_name name = {.path = s->options->model, .base = s->options->base_model};
     int rc = client_model_open_fresh(&s->model, &name, NULL, err);
 
     if (rc)
@@ -386,7 +390,7 @@ static int data_show(struct show *s, struct error *err)
     if (!s->tokenizer && (rc = client_tokenizer_refuse_unread(s->model.side, err)) != 0)
         return rc;
     return s->tokenizer
-               ? show_conversations(s, kind == &client_source_preferences, err)
+               ? show_conversations(s, kind->compares, err)
                : error_set(err, -EINVAL, "%s: it has no tokenizer.json, which conversations need", s->options->model);
 }
 

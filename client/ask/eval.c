@@ -8,6 +8,7 @@
 #include "client/ask/eval_bleu.h"
 #include "client/ask/predict.h"
 #include "client/ask/forward.h"
+#include "client/member.h"
 #include "client/options/options.h"
 #include "client/order/batches.h"
 #include "client/task/image_rows.h"
@@ -31,7 +32,8 @@ struct eval {
     struct client_job job;
 };
 
-/* Opens the files, and finds what their rows are. */
+/* Opens the files, and finds what their rows are. The options are checked twice: against all kinds that the model
+ * allows before any file is opened, and against the one that the files turn out to be. */
 static int eval_find_kind(const struct client_source_ops **kind, struct eval *e, struct error *err)
 {
     struct eps_eval_options *o = &e->options;
@@ -97,13 +99,24 @@ static int eval_read_rows(struct eval *e, struct error *err)
     return rc;
 }
 
-static uint32_t eval_choose_seq(const struct client_source_facts *facts, uint32_t n_positions)
+/* Of a stream of text: as in the model's training, as a loss depends on how much of the text each token is predicted
+ * from. */
+static uint32_t eval_choose_seq(const struct eval *e)
 {
-    if (facts->seq > 0)
-        return facts->seq;
-    if (facts->whole)
-        return client_batches_length(facts->longest, n_positions);
-    return n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ;
+    const uint32_t n_positions = e->forward.model.config.n_positions,
+                   usual = n_positions < DEFAULT_SEQ ? n_positions : DEFAULT_SEQ;
+    const json_int_t trained = json_integer_value(json_object_get(e->forward.model.trained, "seq"));
+    struct error sentence;
+
+    if (e->facts.seq > 0)
+        return e->facts.seq;
+    if (e->facts.whole)
+        return client_batches_length(e->facts.longest, n_positions);
+    if (trained <= 0 || trained > n_positions || (uint32_t)trained == usual)
+        return usual;
+    error_set(&sentence, 0, "sequences have %d tokens, as in the training of this model (--seq)", (int)trained);
+    client_tell(e->events->on_note, e->user, sentence.text);
+    return (uint32_t)trained;
 }
 
 static int check_seq(const struct eval *e, struct error *err)
@@ -127,7 +140,7 @@ static int eval_resolve(struct eval *e, struct error *err)
     struct eps_eval_options *o = &e->options;
 
     if (o->seq == 0)
-        o->seq = eval_choose_seq(&e->facts, e->forward.model.config.n_positions);
+        o->seq = eval_choose_seq(e);
     if (o->stride == 0)
         o->stride = o->seq;
     if (check_seq(e, err))
@@ -162,7 +175,6 @@ static int eval_evaluate(struct eval *e, double *loss, uint64_t *tokens, struct 
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.goal = {.purpose = PLAN_EVALUATE,
                                                .precision = e->forward.model.precision,
-                                               .packs = client_source_packs(e->source),
                                                .batch = e->options.batch,
                                                .seq = e->options.seq,
                                                .source = e->facts.source,
@@ -170,7 +182,10 @@ static int eval_evaluate(struct eval *e, double *loss, uint64_t *tokens, struct 
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};
-    int rc = client_forward_open_job(&e->forward, &e->job, &request, err);
+    int rc;
+
+    client_source_ask(&request.job.goal, e->source);
+    rc = client_forward_open_job(&e->forward, &e->job, &request, err);
 
     e->job.on_evaluating = e->events->on_evaluating;
     e->job.user = e->user;
@@ -192,7 +207,7 @@ static int tell_rows(const struct eval *e, struct error *err)
     return rc || !e->events->on_prediction ? rc : client_predict(source, e->events, e->user, err);
 }
 
-static int eval_rows(struct eval *e, double *loss, uint64_t *n_labels, struct error *err)
+static int eval_rows(struct eval *e, double *loss, uint64_t *n_valid, struct error *err)
 {
     const struct client_source_ops *kind;
     int rc = eval_find_kind(&kind, e, err);
@@ -210,7 +225,7 @@ static int eval_rows(struct eval *e, double *loss, uint64_t *n_labels, struct er
     if (!rc)
         rc = client_forward_start(&e->forward, err);
     if (!rc)
-        rc = eval_evaluate(e, loss, n_labels, err);
+        rc = eval_evaluate(e, loss, n_valid, err);
     return rc ? rc : tell_rows(e, err);
 }
 
@@ -243,7 +258,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
                              -EDOM);
     e = calloc(1, sizeof *e);
     if (!e)
-        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+        return client_report_memory(error);
     e->options = *options;
     e->events = events ? events : &silent;
     e->user = user;

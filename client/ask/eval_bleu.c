@@ -1,10 +1,10 @@
-/* Texts are heard in the data's order (client/ask/batch.h), so the k-th reference is found by counting. Callbacks of a
+/* Texts are heard in the data's order (client/ask/generate/batch.h), so the k-th reference is found by counting. Callbacks of a
  * generation return nothing: the first error is kept, should_stop ends the search, and the error takes the place of its
  * -EINTR. */
 #include "client/ask/eval_bleu.h"
 
 #include "client/ask/predict.h"
-#include "client/ask/generate.h"
+#include "client/ask/generate/generate.h"
 #include "client/corpus/documents.h"
 #include "client/text/bleu.h"
 #include "proto/model/family.h"
@@ -47,7 +47,7 @@ static int eval_bleu_check(const struct client_forward *forward, const struct ep
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-static int eval_bleu_on_target(void *user, const char *text, size_t n, struct error *err)
+static int eval_bleu_on_line(void *user, const struct client_documents_line *line, struct error *err)
 {
     struct eval_bleu *e = user;
 
@@ -58,7 +58,7 @@ static int eval_bleu_on_target(void *user, const char *text, size_t n, struct er
             return error_memory(err);
         e->ends = ends, e->cap = cap;
     }
-    const int rc = client_text_add(&e->references, text, n, err);
+    const int rc = client_text_add(&e->references, line->target, line->n_target, err);
     if (!rc)
         e->ends[e->n_ends++] = e->references.n;
     return rc;
@@ -69,7 +69,7 @@ static int read_documents(struct eval_bleu *e, const struct client_forward *forw
     const struct client_model *model = &forward->model;
     struct client_documents_rules rules = {.side = model->side,
                                            .targets = true,
-                                           .on_target = eval_bleu_on_target,
+                                           .on_line = eval_bleu_on_line,
                                            .user = e,
                                            .watch = &forward->link.watches[1]};
     struct client_tokenizer *tokenizer = NULL;

@@ -4,11 +4,13 @@
 
 #include "client/daemon/observer.h"
 #include "client/model/adapter.h"
+#include "client/model/preset.h"
 #include "client/ask/forward.h"
+#include "client/member.h"
 #include "client/record/checkpoints.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/checkpoint_layout.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -29,6 +31,7 @@ struct export
     uint64_t shard_bytes;
     struct client_model *models; /* (n) owned; their mean is written, and the other files of the first, the newest */
     size_t n;
+    struct client_passed passed;
     enum safetensors_type type; /* to write */
     char out[PATH_MAX], partial[PATH_MAX];
     int directory_fd; /* descriptor of partial */
@@ -63,13 +66,16 @@ static int make_models(struct export *e, size_t n, struct error *err)
 
 static int export_open_model(struct client_model *model, const struct export *e, const char *path, struct error *err)
 {
-    int rc = client_model_open(model, &(struct client_model_name){path, e->options->base_model}, err);
+    const struct client_model_name name = {.path = path, .base = e->options->base_model, .passes = true};
+    int rc = client_model_open(model, &name, err);
 
     if (rc != 0)
         return rc;
     if (model->n_weights == 0)
         return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them", path);
     rc = client_model_check(model, NULL, NULL, err);
+    if (rc == 0 && *model->edited)
+        client_tell(e->options->on_note, e->options->user, model->edited);
     if (rc == 0 && (rc = client_model_match(model, err)) != 0)
         error_prefix(err, path);
     return rc;
@@ -108,7 +114,7 @@ static int export_open_models(struct export *e, struct error *err)
 {
     const struct eps_export_options *o = e->options;
     const struct client_await await = {.on_note = o->on_note, .user = o->user};
-    const struct client_snapshot snapshot = {o->connect, o->base_model, NULL, &await};
+    const struct client_snapshot snapshot = {o->connect, o->base_model, true, NULL, &await};
 
     if (o->model && o->connect)
         return error_set(
@@ -133,16 +139,25 @@ static void close_models(struct export *e)
 
 static int export_write_config(const struct export *e, struct error *err)
 {
-    char *text = client_model_print_config(e->models, e->type, err);
-    const int rc =
-        text ? client_export_text(e->directory_fd, checkpoint_config_name(&e->models->config), text, strlen(text), err)
-             : -ENOMEM;
+    char *text = NULL;
+    int rc = e->passed.record ? client_passed_config(&text, &e->passed, e->models, e->type, err) : 0;
 
+    if (rc == 0 && !text)
+        rc = (text = client_model_print_config(e->models, e->type, err)) ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = client_export_text(e->directory_fd, checkpoint_config_name(&e->models->config), text, strlen(text), err);
     free(text);
     return rc;
 }
 
-/* Checks that OUT is absent or empty and sets the names: absolute if OUT exists. */
+static int export_on_file(void *data, const char *name, const char *text, size_t n, struct error *err)
+{
+    const struct export *e = data;
+
+    return client_export_text(e->directory_fd, name, text, n, err);
+}
+
+/* Checks that OUT is absent or empty and sets the names: absolute if OUT exists. scandir counts "." and "..", too. */
 static int check_out(struct export *e, struct error *err)
 {
     const char *out = e->options->out;
@@ -153,6 +168,11 @@ static int check_out(struct export *e, struct error *err)
         return error_set(err, -EDOM, "--out is needed: a new directory");
     if (strlen(out) >= sizeof e->out - sizeof ".partial")
         return error_set(err, -ENAMETOOLONG, "--out %.200s: name too long", out);
+    if (client_preset_is_gguf(out))
+        return error_set(err, -EDOM,
+                         "--out %.150s: a directory is written, for transformers: name one, DIR; then python3 "
+                         "llama.cpp/convert_hf_to_gguf.py DIR --outfile %.150s makes that file",
+                         out, out);
     if (stat(out, &st) != 0) {
         snprintf(e->out, sizeof e->out, "%s", out);
         for (size_t n = strlen(e->out); n > 1 && e->out[n - 1] == '/'; n--)
@@ -223,7 +243,8 @@ static int make_partial(struct export *e, struct error *err)
 /* The weights first: the adapter is then taken out of the config. */
 static int export_fill(struct export *e, struct error *err)
 {
-    const struct client_export_form form = {e->type, e->shard_bytes, e->options->merge};
+    const struct client_export_form form = {e->type, e->shard_bytes, e->options->merge,
+                                            e->passed.record ? &e->passed : NULL};
     int rc = client_export_weights(e->models, e->n, e->directory_fd, &form, err);
 
     if (rc == 0 && e->options->merge)
@@ -232,6 +253,8 @@ static int export_fill(struct export *e, struct error *err)
         rc = export_write_config(e, err);
     if (rc == 0)
         rc = model_files_write(e->models->side, e->directory_fd, err);
+    if (rc == 0 && e->passed.record)
+        rc = client_passed_files(&e->passed, export_on_file, e, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
     if (rc != 0) /* -EINVAL, -ERANGE: the source is at fault, otherwise the output */
@@ -277,11 +300,20 @@ static enum safetensors_type type_to_write(const struct export *e)
     return writes_adapter(e) ? SAFETENSORS_F32 : e->models->dtype;
 }
 
-/* --merge and --average, by what the model is. */
+/* --merge, --average and --base-model, by what the model is. */
 static int check_form(const struct export *e, struct error *err)
 {
-    const bool adapts = e->models->config.adapter.rank > 0;
+    const bool adapts = e->models->config.adapter.rank > 0, text_only = e->options->text_only;
 
+    if (e->options->base_model && !adapts && (text_only || !e->models->passed))
+        return error_set(
+            err, -EDOM,
+            "--base-model %.200s is for an adapter, or for a model that has more than was trained: leave it "
+            "out",
+            e->options->base_model);
+    if (text_only && adapts && !e->options->merge)
+        return error_set(err, -EDOM,
+                         "--text-only of adapters needs --merge: alone they have PEFT's names within the whole model");
     if (e->options->merge && !adapts)
         return error_set(err, -EDOM, "--merge is for models with adapters, and this one has none: leave it out");
     if (e->options->average && adapts && !e->options->merge)
@@ -289,6 +321,21 @@ static int check_form(const struct export *e, struct error *err)
                          "--average of adapters needs --merge: the product of mean factors is not the mean of their "
                          "products");
     return 0;
+}
+
+/* A wrapper's class follows from what it has beside the text model; NULL: it is not known here. */
+static const char *export_loader(const struct export *e)
+{
+    const char *loader = client_model_loader(&e->models->config);
+    const char *wrapper = e->passed.record ? e->passed.source.wrapper : "";
+
+    return !loader || !*wrapper ? loader : strstr(wrapper, "vision") ? "AutoModelForImageTextToText" : NULL;
+}
+
+/* None of PEFT's own classes loads every wrapper. */
+static const char *adapter_loader(const struct export *e)
+{
+    return *e->models->config.adapter.within ? NULL : client_model_peft(&e->models->config).loader;
 }
 
 int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
@@ -304,20 +351,22 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
         rc = export_open_models(&e, err);
     if (rc == 0)
         rc = check_form(&e, err);
+    if (rc == 0 && !options->text_only && !writes_adapter(&e))
+        rc = client_passed_open(&e.passed, e.models, options->base_model, err);
     if (rc == 0) {
         e.type = type_to_write(&e);
         adapter = writes_adapter(&e);
         rc = export_write_out(&e, err);
     }
     if (rc == 0 && written) {
-        *written = (struct eps_exported){public[e.type],
-                                         adapter ? client_model_peft(&e.models->config).loader
-                                                 : client_model_loader(&e.models->config),
-                                         "", adapter};
-        snprintf(written->part, sizeof written->part, "%s", e.models->wrapper);
+        *written =
+            (struct eps_exported){public[e.type], adapter ? adapter_loader(&e) : export_loader(&e), .adapter = adapter};
+        snprintf(written->part, sizeof written->part, "%s", e.passed.record ? "" : e.models->wrapper);
+        client_passed_print(written->passed, e.passed.record);
     }
     if (e.directory_fd >= 0)
         close(e.directory_fd);
+    client_passed_close(&e.passed);
     close_models(&e);
     return rc;
 }

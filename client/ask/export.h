@@ -1,12 +1,14 @@
 /* client/ask/export.h - writes a model for other programs to load: the parts of eps_export.
  *
  * Weights are copied from the source's mapped files in blocks of a few MiB, so a model of any size needs little memory.
- * Tensors have Hugging Face's names, stand in the model's order, and are never split between files. */
+ * Tensors have Hugging Face's names, stand in the model's order, and are never split between files. Behind them come
+ * those of the model's source that were not trained (client/model/passed.h). */
 #ifndef CLIENT_ASK_EXPORT_H
 #define CLIENT_ASK_EXPORT_H
 
 #include "client/eps.h"
 #include "client/model/model.h"
+#include "client/model/passed.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +24,7 @@ struct client_export_form {
     enum safetensors_type type; /* F32, F16 or BF16 */
     uint64_t shard_bytes;
     bool merge; /* adapters are added to the weights: W + factor * B A, in fp32, rounded once to the type */
+    const struct client_passed *passed; /* names the tensors, and adds its own, in their type; NULL: there is none */
 };
 
 /* Writes the mean of the models (n_models > 0), which must have the same tensors: model.safetensors, flushed. If that

@@ -1,11 +1,12 @@
-/* Shards are planned before one is written, as each name has their number in it. Models are read, merged, averaged and
- * rounded by the block. A finite number that the type would make infinite ends the export: other programs would load
- * the infinity without a word. */
+/* Shards are planned before one is written (client/ask/export_items.h). Models are read, merged, averaged and rounded
+ * by the block; what is passed goes from file to file. A finite number that the type would make infinite ends the
+ * export: other programs would load the infinity without a word. */
 #include "client/ask/export.h"
 
+#include "client/ask/export_items.h"
 #include "client/ask/merge.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -18,7 +19,6 @@
 #include <unistd.h>
 
 enum { BLOCK = 1 << 20 /* elements */ };
-#define ELSEWHERE UINT32_MAX
 
 /* The models of which the mean is written; that of one model is the model. */
 struct sources {
@@ -34,8 +34,7 @@ struct target {
     int directory_fd;
     enum safetensors_type type; /* F32, F16 or BF16 */
     bool merge;
-    uint32_t *shard; /* (n_tensors) file of each tensor, from 0; ELSEWHERE: none */
-    uint32_t n_shards;
+    struct export_items items;
     float *block;      /* (BLOCK) */
     double *sum;       /* (BLOCK) of several models */
     uint16_t *rounded; /* (BLOCK) */
@@ -114,52 +113,24 @@ static void close_sources(struct sources *from)
     model_free(&from->model);
 }
 
-static uint64_t tensor_bytes(const struct target *to, const struct model_tensor *tensor)
+static int target_init(struct target *to, const struct model *model, const struct client_export_form *form,
+                       bool averages, struct error *err)
 {
-    return tensor->n * (to->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t));
-}
-
-/* An adapter alone has what its base has not; merged, there is no tensor of an adapter any more. */
-static bool is_written(const struct target *to, const struct model_tensor *tensor)
-{
-    return to->merge ? !tensor->adapts : tensor->saved;
-}
-
-/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes; adapters have one, as
- * PEFT reads no other. */
-static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, bool averages,
-                       struct error *err)
-{
-    uint64_t bytes = 0;
-
-    to->shard = calloc(model->n_tensors, sizeof *to->shard);
     to->block = malloc(BLOCK * sizeof *to->block);
     to->rounded = malloc(BLOCK * sizeof *to->rounded);
     if (averages)
         to->sum = malloc(BLOCK * sizeof *to->sum);
-    if (!to->shard || !to->block || !to->rounded || (averages && !to->sum))
+    if (!to->block || !to->rounded || (averages && !to->sum))
         return error_memory(err);
-    to->n_shards = 1;
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const uint64_t more = tensor_bytes(to, &model->tensors[t]);
-        if (!is_written(to, &model->tensors[t])) {
-            to->shard[t] = ELSEWHERE;
-            continue;
-        }
-        if (bytes > 0 && bytes + more > shard_bytes && (to->merge || model->config.adapter.rank == 0))
-            to->n_shards++, bytes = 0;
-        bytes += more;
-        to->shard[t] = to->n_shards - 1;
-    }
-    return 0;
+    return export_items_init(&to->items, model, form, err);
 }
 
-static void name_shard(char out[64], const struct model *model, const struct target *to, uint32_t shard)
+static void target_free(struct target *to)
 {
-    if (to->n_shards == 1)
-        snprintf(out, 64, "%s", to->merge ? CHECKPOINT_WEIGHTS : checkpoint_weights_name(model));
-    else
-        snprintf(out, 64, "model-%05u-of-%05u.safetensors", shard + 1, to->n_shards);
+    export_items_free(&to->items);
+    free(to->block);
+    free(to->sum);
+    free(to->rounded);
 }
 
 /* Elements first .. first+n-1 of the tensor, the mean of the models', into the block. Several are summed in double
@@ -197,91 +168,129 @@ static void close_merges(const struct sources *from)
         client_merge_close(&from->list[s].merge);
 }
 
+/* Appends the block's n values in the type, which are those of a tensor from element `at` on. */
+static int append_block(struct safetensors_writer *writer, const struct target *to, const char *name, uint64_t at,
+                        uint64_t n, struct error *err)
+{
+    if (to->type == SAFETENSORS_F32)
+        return safetensors_append(writer, to->block, n * sizeof *to->block, err);
+    const size_t good = client_export_round(to->rounded, to->block, n, to->type);
+    if (good < n)
+        return error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
+                         at + good, (double)to->block[good], safetensors_type_name(to->type));
+    return safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
+}
+
 static int export_weights_write_tensor(struct safetensors_writer *writer, const struct sources *from,
                                        const struct target *to, uint32_t tensor, struct error *err)
 {
     const struct model_tensor *written = &from->model.tensors[tensor];
     int rc = open_merges(from, to->merge ? tensor : MERGE_NONE, err);
 
-    for (uint64_t at = 0; rc == 0 && at < written->n; at += BLOCK) {
-        const uint64_t n = written->n - at < BLOCK ? written->n - at : BLOCK;
+    for (uint64_t at = 0, n; rc == 0 && at < written->n; at += n) {
+        n = written->n - at < BLOCK ? written->n - at : BLOCK;
         rc = export_weights_read_block(from, to, tensor, at, n, err);
-        if (rc != 0)
-            break;
-        if (to->type == SAFETENSORS_F32) {
-            rc = safetensors_append(writer, to->block, n * sizeof *to->block, err);
-            continue;
-        }
-        const size_t good = client_export_round(to->rounded, to->block, n, to->type);
-        if (good < n)
-            rc = error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32",
-                           written->name, at + good, (double)to->block[good], safetensors_type_name(to->type));
-        else
-            rc = safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
+        if (rc == 0)
+            rc = append_block(writer, to, written->name, at, n, err);
     }
     close_merges(from);
     return rc;
 }
 
+static int write_passed(struct safetensors_writer *writer, const struct target *to,
+                        const struct safetensors_entry *entry, struct error *err)
+{
+    int rc = 0;
+
+    if (!entry->coded)
+        return safetensors_append_file(writer, entry->file.fd, entry->offset, safetensors_entry_bytes(entry), err);
+    for (uint64_t at = 0, n; rc == 0 && at < entry->n; at += n) {
+        n = entry->n - at < BLOCK ? entry->n - at : BLOCK;
+        rc = safetensors_read(to->block, entry, at, n, err);
+        if (rc == 0)
+            rc = append_block(writer, to, entry->name, at, n, err);
+    }
+    return rc;
+}
+
+static int write_constant(struct safetensors_writer *writer, const struct target *to, const struct export_item *item,
+                          struct error *err)
+{
+    to->block[0] = item->constant;
+    return append_block(writer, to, item->name, 0, 1, err);
+}
+
+/* Of an item that is copied its own entry says the rest; a constant has no dimension. */
+static struct safetensors_plan plan_item(const struct export_item *item, const struct model *model,
+                                         enum safetensors_type type)
+{
+    struct safetensors_plan plan = {.name = item->name, .type = type};
+
+    if (item->tensor < EXPORT_CONSTANT)
+        plan.n_dims = model_file_shape(plan.shape, &model->tensors[item->tensor]);
+    else if (item->passed && item->passed->coded)
+        for (; plan.n_dims < item->passed->n_dims; plan.n_dims++)
+            plan.shape[plan.n_dims] = item->passed->shape[plan.n_dims];
+    return plan;
+}
+
+static int begin_shard(struct safetensors_writer *writer, int fd, const struct export_item *const *items, size_t n,
+                       const struct sources *from, const struct target *to, struct error *err)
+{
+    struct safetensors_plan *plan = calloc(n, sizeof *plan);
+    const struct safetensors_entry **copied = calloc(n, sizeof *copied);
+    int rc = plan && copied ? 0 : error_memory(err);
+
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        plan[i] = plan_item(items[i], &from->model, to->type);
+        copied[i] = items[i]->passed && !items[i]->passed->coded ? items[i]->passed : NULL;
+    }
+    if (rc == 0)
+        rc = safetensors_begin_copies(writer, fd, plan, copied, n, err);
+    free(plan);
+    free(copied);
+    return rc;
+}
+
+static int write_items(int fd, const struct export_item *const *items, size_t n, const struct sources *from,
+                       const struct target *to, struct error *err)
+{
+    struct safetensors_writer writer;
+    int rc = begin_shard(&writer, fd, items, n, from, to, err);
+
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = items[i]->tensor == EXPORT_PASSED ? write_passed(&writer, to, items[i]->passed, err)
+             : items[i]->tensor == EXPORT_CONSTANT
+                 ? write_constant(&writer, to, items[i], err)
+                 : export_weights_write_tensor(&writer, from, to, items[i]->tensor, err);
+    return rc ? rc : safetensors_end(&writer, err);
+}
+
 static int write_shard(const struct sources *from, const struct target *to, uint32_t shard, struct error *err)
 {
-    const struct model *model = &from->model;
-    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
-    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_tensors, sizeof *names);
-    struct safetensors_writer writer;
-    char name[64];
-    size_t n = 0;
+    char name[EXPORT_SHARD_BYTES];
+    size_t n;
+    const struct export_item **items = export_items_of(&n, &to->items, shard);
 
-    name_shard(name, model, to, shard);
-    int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : 0;
-    if (rc == 0 && (!plan || !names))
-        rc = error_memory(err);
-    for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
-        if (to->shard[t] == shard) {
-            plan[n] = (struct safetensors_plan){.name = to->merge ? model->tensors[t].name
-                                                                  : checkpoint_tensor_name(names[t], model,
-                                                                                           &model->tensors[t]),
-                                                .type = to->type};
-            plan[n].n_dims = model_file_shape(plan[n].shape, &model->tensors[t]);
-            n++;
-        }
+    export_items_file(name, &to->items, shard);
+    const int fd = openat(to->directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int rc = fd < 0 ? error_set(err, -errno, "%s", strerror(errno)) : items ? 0 : error_memory(err);
     if (rc == 0)
-        rc = safetensors_begin(&writer, fd, plan, n, err);
-    for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
-        if (to->shard[t] == shard)
-            rc = export_weights_write_tensor(&writer, from, to, t, err);
-    if (rc == 0)
-        rc = safetensors_end(&writer, err);
+        rc = write_items(fd, items, n, from, to, err);
     if (fd >= 0)
         close(fd);
-    free(plan);
-    free(names);
+    free(items);
     if (rc != 0)
         error_prefix(err, name);
     return rc;
 }
 
-/* Writes the index: the file of each tensor. */
-static int write_index(const struct model *model, const struct target *to, struct error *err)
+static int write_index(const struct target *to, struct error *err)
 {
-    json_t *map = json_object();
-    uint64_t bytes = 0;
-    char name[64];
-    int rc = 0;
+    char *text = export_items_index(&to->items);
+    const int rc = text ? client_export_text(to->directory_fd, "model.safetensors.index.json", text, strlen(text), err)
+                        : error_memory(err);
 
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        if (to->shard[t] == ELSEWHERE)
-            continue;
-        name_shard(name, model, to, to->shard[t]);
-        rc |= json_object_set_new(map, model->tensors[t].name, json_string(name));
-        bytes += tensor_bytes(to, &model->tensors[t]);
-    }
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
-    char *text = rc == 0 && index ? json_dumps(index, JSON_INDENT(2)) : NULL;
-    rc = text ? client_export_text(to->directory_fd, "model.safetensors.index.json", text, strlen(text), err)
-              : error_memory(err);
-    json_decref(index);
     free(text);
     return rc;
 }
@@ -294,17 +303,14 @@ int client_export_weights(const struct client_model *models, size_t n_models, in
     int rc = open_sources(&from, models, n_models, err);
 
     if (rc == 0)
-        rc = plan_shards(&to, &from.model, form->shard_bytes, n_models > 1, err);
+        rc = target_init(&to, &from.model, form, n_models > 1, err);
     for (size_t s = 0; rc == 0 && s < n_models; s++)
         rc = check_copies(&from.model, &from.list[s].weights, err);
-    for (uint32_t shard = 0; rc == 0 && shard < to.n_shards; shard++)
+    for (uint32_t shard = 0; rc == 0 && shard < to.items.n_shards; shard++)
         rc = write_shard(&from, &to, shard, err);
-    if (rc == 0 && to.n_shards > 1)
-        rc = write_index(&from.model, &to, err);
-    free(to.shard);
-    free(to.block);
-    free(to.sum);
-    free(to.rounded);
+    if (rc == 0 && to.items.n_shards > 1)
+        rc = write_index(&to, err);
+    target_free(&to);
     close_sources(&from);
     return rc;
 }

@@ -5,9 +5,10 @@
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/member.h"
+#include "client/model/passed.h"
 #include "client/model/preset.h"
 #include "client/options/options.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -34,7 +35,8 @@ static int forward_on_checked(void *data, uint64_t bytes)
 static int forward_open_model(struct client_forward *f, struct error *err)
 {
     const char *path = f->options.model;
-    int rc = client_model_open(&f->model, &(struct client_model_name){path, f->options.base_model}, err);
+    int rc =
+        client_model_open(&f->model, &(struct client_model_name){.path = path, .base = f->options.base_model}, err);
 
     const struct eps_preset *preset = rc == -ENOENT ? client_preset_find(path) : NULL;
     struct error sentence;
@@ -50,7 +52,11 @@ static int forward_open_model(struct client_forward *f, struct error *err)
     if (!rc && f->model.n_weights == 0)
         return error_set(err, -EINVAL, "--model %s has no weights: name a directory that holds config.json and them",
                          path);
-    return rc ? rc : client_model_check(&f->model, forward_on_checked, &f->options, err);
+    if (!rc)
+        rc = client_model_check(&f->model, forward_on_checked, &f->options, err);
+    if (!rc && *f->model.edited)
+        client_tell(f->options.on_note, f->options.user, f->model.edited);
+    return rc;
 }
 
 void client_forward_follow_training(const struct client_forward *f, const char **chat_template, enum eps_split *split)
@@ -66,7 +72,7 @@ void client_forward_follow_training(const struct client_forward *f, const char *
 static int copy_live_model(struct client_forward *f, struct error *err)
 {
     const char *connect = f->options.connect;
-    const struct client_snapshot snapshot = {connect, f->options.base_model, &f->link.watches[1], &f->await};
+    const struct client_snapshot snapshot = {connect, f->options.base_model, false, &f->link.watches[1], &f->await};
     int rc = client_snapshot_fetch(&f->model, NULL, &snapshot, err);
 
     if (rc == -ENOENT && !connect)
@@ -126,6 +132,8 @@ static int forward_join(struct client_forward *f, struct error *err)
     return rc ? rc : client_await_worker(&n_workers, &f->link, f->options.connect, &f->await, err);
 }
 
+/* Without a daemon that was named, one is started for this question alone, with one worker. Their log needs no place on
+ * disk: it is read only if they fail. */
 int client_forward_start(struct client_forward *forward, struct error *err)
 {
     const struct client_forward_options *o = &forward->options;
@@ -219,8 +227,9 @@ static int forward_ask(char name[64], uint64_t *step, struct client_link *link, 
     return rc;
 }
 
+/* client_model_from takes the descriptors of config and weights even if it fails, so they are forgotten here. */
 static int forward_take(struct client_model *out, uint64_t *step, struct client_link *link,
-                        struct client_saved_wait *wait, const char *base_model, struct error *err)
+                        struct client_saved_wait *wait, const struct client_snapshot *snapshot, struct error *err)
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
@@ -242,10 +251,12 @@ static int forward_take(struct client_model *out, uint64_t *step, struct client_
         rc = forward_read_side(&side, fds[SIDE], err);
     if (rc == 0) {
         json_t *options = json_object_get(side, "options");
-        rc = client_model_from(out, &(struct client_model_name){name, base_model}, fds[CONFIG], fds[WEIGHTS],
-                               json_incref(json_object_get(side, "files")), err);
+        const struct client_model_name named = {name, snapshot->base_model, snapshot->passes, NULL};
+        rc =
+            client_model_from(out, &named, fds[CONFIG], fds[WEIGHTS], json_incref(json_object_get(side, "files")), err);
         out->precision = client_model_precision(options);
         out->trained = rc ? NULL : json_incref(options);
+        out->passed = rc ? NULL : json_incref(json_object_get(options, CLIENT_PASSED_KEY));
         out->dtype = client_model_dtype(options);
         fds[CONFIG] = fds[WEIGHTS] = -1;
     }
@@ -261,14 +272,14 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
                       const struct client_snapshot *snapshot, struct error *err)
 {
     const struct client_await *await = snapshot->await;
-    const char *address = snapshot->address, *base_model = snapshot->base_model;
+    const char *address = snapshot->address;
     char directory[PATH_MAX];
     struct client_saved_wait wait = {directory, await ? await->on_note : NULL, await ? await->user : NULL, 0};
     struct error sentence;
     int rc = client_observer_find(directory, sizeof directory, address, err);
 
     if (!rc)
-        rc = forward_take(out, step, link, &wait, base_model, err);
+        rc = forward_take(out, step, link, &wait, snapshot, err);
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
@@ -276,7 +287,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
         client_tell(await->on_note, await->user, sentence.text);
     while ((rc == -EAGAIN || rc == -ENOENT) && link->awake_ms < await->ms) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
-        rc = stopped ? stopped : forward_take(out, step, link, &wait, base_model, err);
+        rc = stopped ? stopped : forward_take(out, step, link, &wait, snapshot, err);
     }
     return rc;
 }

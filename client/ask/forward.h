@@ -66,6 +66,7 @@ void client_forward_close(struct client_forward *forward);
 struct client_snapshot {
     const char *address;              /* the daemon's name or directory; NULL: the caller's only daemon */
     const char *base_model;           /* of an adapter: as in eps_train_options */
+    bool passes;                      /* as in struct client_model_name */
     const struct client_watch *watch; /* may be NULL */
     const struct client_await
         *await; /* for a named daemon and its run; hears if it waits for a worker; NULL: no wait */

@@ -1,3 +1,5 @@
+/* The product is summed by itself, and W rounded once. Sums of at most COLUMNS columns lie on the stack, and the loops
+ * run along rows of both factors; so W is never needed whole, and may come in blocks that begin anywhere in a row. */
 #include "client/ask/merge.h"
 
 #include <stdbool.h>

@@ -5,7 +5,7 @@
 #include "client/record/record.h"
 #include "client/record/references.h"
 #include "client/record/whole.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,11 +20,16 @@
 #include <unistd.h>
 
 struct verify {
-    void (*on_checked)(void *user, const char *path, uint64_t step, const char *why);
+    void (*on_checked)(void *user, const struct eps_verified *checked);
     void *user;
     uint64_t n_checked, n_bad, newest_whole;
     int unread_rc;       /* of a checkpoint that the disk did not give, or that another version wrote; if not 0, why: */
     struct error unread; /* of the first of them */
+};
+
+struct verified {
+    uint64_t step;
+    struct error edited; /* client_whole_read's */
 };
 
 /* What a run of preferences cannot go on without. */
@@ -43,12 +48,12 @@ static int check_references(json_t *options, int fd, struct error *err)
 }
 
 /* -EINVAL: it is not whole; any other -errno: that is not known. */
-static int check_open(int fd, const char *name, uint64_t *step, struct error *err)
+static int check_open(struct verified *out, int fd, const char *name, struct error *err)
 {
     struct checkpoint checkpoint;
-    int rc = client_whole_read(&checkpoint, fd, name, NULL, err);
+    int rc = client_whole_read(&checkpoint, &out->edited, fd, name, NULL, err);
 
-    *step = checkpoint.step;
+    out->step = checkpoint.step;
     if (rc)
         return rc;
     rc = check_references(checkpoint.options, fd, err);
@@ -66,7 +71,7 @@ static bool verify_is_same(int fd, const char *path)
 
 /* An active run may remove or replace a checkpoint while it is read; then it is checked again. *gone: it was
  * removed. */
-static int check_path(const char *path, uint64_t *step, bool *gone, struct error *err)
+static int check_path(struct verified *out, const char *path, bool *gone, struct error *err)
 {
     char copy[PATH_MAX];
 
@@ -76,7 +81,7 @@ static int check_path(const char *path, uint64_t *step, bool *gone, struct error
         *gone = fd < 0 && errno == ENOENT;
         if (fd < 0)
             return error_set(err, errno == EINVAL ? -EIO : -errno, "%s", strerror(errno));
-        const int rc = check_open(fd, name, step, err);
+        const int rc = check_open(out, fd, name, err);
         const bool same = verify_is_same(fd, path);
         close(fd);
         if (rc == 0 || same)
@@ -86,9 +91,10 @@ static int check_path(const char *path, uint64_t *step, bool *gone, struct error
 
 static void check_one(struct verify *v, const char *path, uint64_t step)
 {
+    struct verified checked = {.step = step};
     struct error why = {""};
     bool gone;
-    int rc = check_path(path, &step, &gone, &why);
+    int rc = check_path(&checked, path, &gone, &why);
 
     if (gone)
         return;
@@ -103,9 +109,13 @@ static void check_one(struct verify *v, const char *path, uint64_t step)
     if (rc != 0)
         v->n_bad++;
     else
-        v->newest_whole = step;
+        v->newest_whole = checked.step;
+    const struct eps_verified told = {.path = path,
+                                      .step = checked.step,
+                                      .why = rc != 0 ? why.text : NULL,
+                                      .edited = rc == 0 && checked.edited.text[0] ? checked.edited.text : NULL};
     if (v->on_checked)
-        v->on_checked(v->user, path, step, rc != 0 ? why.text : NULL);
+        v->on_checked(v->user, &told);
 }
 
 static int is_checkpoint(const struct dirent *entry)
@@ -193,8 +203,8 @@ static int verify(struct verify *v, const char *directory, struct error *err)
     return rc != 0 ? rc : verify_conclude(v, path, err);
 }
 
-int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
-               void *user, struct eps_error *error)
+int eps_verify(const char *directory, void (*on_checked)(void *user, const struct eps_verified *checked), void *user,
+               struct eps_error *error)
 {
     struct verify v = {.on_checked = on_checked, .user = user};
     struct error err = {""};

@@ -1,7 +1,10 @@
 /* A name that is wrong must be refused here, where a line of names can be told from a row: later it would be read as
  * data. So numbers count as such only if all columns are numbers ("1" may be a column's name beside others), and known
  * names are a list in order, of which the first that is there decides. A question alone is no text: only with its pair
- * does it say what is to be classified. */
+ * does it say what is to be classified.
+ *
+ * Of rows that need no label, two names may be a text and its label or two texts: they are two texts if they are a known
+ * pair, or if an empty label follows them. */
 #include "client/corpus/columns.h"
 
 #include <errno.h>
@@ -19,12 +22,13 @@ static const char *const labels[] = {"label", "gold_label", "is_duplicate", "sco
 
 enum { MOST_NUMBER = 10000, MOST_LISTED = 40 };
 
-static int columns_refuse(const char *text, struct error *err)
+static int columns_refuse(const char *text, bool unlabelled, struct error *err)
 {
-    return error_set(err, -EDOM,
-                     "--columns '%.80s': give TEXT,LABEL or TEXT,TEXT,LABEL, as names in the file's first line, or as "
-                     "numbers from 1 for a file without such a line",
-                     text);
+    return error_set(
+        err, -EDOM,
+        "--columns '%.80s': give TEXT,LABEL or TEXT,TEXT,LABEL%s, as names in the file's first line, or as "
+        "numbers from 1 for a file without such a line",
+        text, unlabelled ? " (without labels TEXT or TEXT,TEXT,)" : "");
 }
 
 static bool columns_read_number(size_t *out, const char *name)
@@ -36,31 +40,45 @@ static bool columns_read_number(size_t *out, const char *name)
     return name[strspn(name, "0123456789")] == 0 && number >= 1 && number <= MOST_NUMBER;
 }
 
+static bool columns_are_pair(const char *first, const char *second)
+{
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i][1] && strcmp(texts[i][0], first) == 0 && strcmp(texts[i][1], second) == 0)
+            return true;
+    return false;
+}
+
 int client_columns_parse(struct client_columns *out, const char *text, bool unlabelled, struct error *err)
 {
     char parts[CLIENT_COLUMNS][CLIENT_COLUMN_NAME_BYTES];
     size_t n = 0, n_numbers = 0, number[CLIENT_COLUMNS];
+    bool texts_alone = false; /* the last name is no label's */
 
     *out = (struct client_columns){.numbers = {CLIENT_NO_COLUMN, CLIENT_NO_COLUMN, CLIENT_NO_COLUMN},
                                    .known = !text,
                                    .unlabelled = unlabelled};
     for (const char *at = text; at; n++) {
         const size_t length = strcspn(at, ",");
+        texts_alone = unlabelled && n == CLIENT_COLUMN_LABEL && !*at;
+        if (texts_alone)
+            break;
         if (n == CLIENT_COLUMNS || length == 0 || length >= CLIENT_COLUMN_NAME_BYTES)
-            return columns_refuse(text, err);
+            return columns_refuse(text, unlabelled, err);
         snprintf(parts[n], sizeof parts[n], "%.*s", (int)length, at);
         n_numbers += columns_read_number(&number[n], parts[n]);
         at = at[length] ? at + length + 1 : NULL;
     }
     if (text && n < (unlabelled ? 1 : 2))
-        return columns_refuse(text, err);
+        return columns_refuse(text, unlabelled, err);
     for (size_t i = 0; i < n; i++)
         for (size_t k = i + 1; k < n; k++)
             if (strcmp(parts[i], parts[k]) == 0)
                 return error_set(err, -EDOM, "--columns '%.80s' has '%s' twice", text, parts[i]);
     out->numbered = n > 0 && n_numbers == n;
+    texts_alone = texts_alone || (unlabelled && n == 2 && columns_are_pair(parts[0], parts[1]));
     for (size_t i = 0; i < n; i++) {
-        const size_t what = i == 0 ? CLIENT_COLUMN_FIRST : i + 1 == n ? CLIENT_COLUMN_LABEL : CLIENT_COLUMN_SECOND;
+        const bool is_label = i > 0 && i + 1 == n && !texts_alone;
+        const size_t what = is_label ? CLIENT_COLUMN_LABEL : i;
         memcpy(out->names[what], parts[i], sizeof parts[i]);
         if (out->numbered)
             out->numbers[what] = number[i];
@@ -111,6 +129,17 @@ static void find_known(size_t at[CLIENT_COLUMNS], const char *const *names, size
         at[CLIENT_COLUMN_LABEL] = columns_find(labels[i], names, n);
 }
 
+void client_columns_say_unlabelled(struct error *err, const struct client_columns *columns)
+{
+    const char *second = columns->names[CLIENT_COLUMN_SECOND];
+
+    if (*second)
+        error_append(err, ": if the data has no labels, give --columns %s,%s,", columns->names[CLIENT_COLUMN_FIRST],
+                     second);
+    else
+        error_append(err, ": leave it out of --columns if the data has no labels");
+}
+
 static int refuse_missing(const struct client_columns *columns, size_t column, const char *there, struct error *err)
 {
     const char *name = columns->names[column];
@@ -119,7 +148,7 @@ static int refuse_missing(const struct client_columns *columns, size_t column, c
     if (name[strspn(name, "0123456789")] == 0)
         error_append(err, ": columns are all names, or all numbers from 1 to %d", MOST_NUMBER);
     else if (column == CLIENT_COLUMN_LABEL && columns->unlabelled)
-        error_append(err, ": leave it out of --columns if the data has no labels");
+        client_columns_say_unlabelled(err, columns);
     return -EINVAL;
 }
 

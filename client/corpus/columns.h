@@ -20,14 +20,17 @@ struct client_columns {
     bool unlabelled;                                      /* with known names, there need be no label */
 };
 
-/* Parses --columns: "text,label", "first,second,label", or numbers from 1; NULL: known names. A label may be missing if
- * `unlabelled`. -EDOM with a sentence. */
+/* Parses --columns: "text,label", "first,second,label", or numbers from 1; NULL: known names. If `unlabelled`, the label
+ * may be missing: "text", "first,second," or a known pair of names without that comma. -EDOM with a sentence. */
 int client_columns_parse(struct client_columns *out, const char *text, bool unlabelled, struct error *err);
 
 /* Finds the columns among the n names of a header, or keys of an object: at[i] is one's place, or CLIENT_NO_COLUMN.
  * -EINVAL with a sentence that says what is missing, and what is there. */
 int client_columns_find(size_t at[CLIENT_COLUMNS], const struct client_columns *columns, const char *const *names,
                         size_t n, struct error *err);
+
+/* Appends how --columns names the texts alone, to a sentence about a label that is missing where rows need none. */
+void client_columns_say_unlabelled(struct error *err, const struct client_columns *columns);
 
 /* True if a field of this column (n bytes) is a known name for it, so that its line is one of names. */
 bool client_columns_is_name(size_t column, const char *field, size_t n);

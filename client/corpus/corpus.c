@@ -1,3 +1,6 @@
+/* Room in the list is made before tokens are written, and the counts advance last: after a failure the corpus is what
+ * it was, and the next sample overwrites what was written. The file has no name, so it is gone with the process,
+ * however that ends. */
 #include "client/corpus/corpus.h"
 
 #include "client/data/data_file.h"

@@ -1,5 +1,5 @@
 /* What is trained is a bit of each stored token: labels are made when a row is read, and the checksum covers them.
- * Which kind the lines are is settled by the first line of some file (client_documents_are); a line of another kind is
+ * Which kind the lines are is settled by the first line of some file (client_documents_ask); a line of another kind is
  * refused, never trained on as something else. */
 #include "client/corpus/documents.h"
 
@@ -21,42 +21,44 @@
 
 enum { SEEN = 1 }; /* ends a loop over lines */
 
+struct asking {
+    bool (*is)(void *user, const json_t *line);
+    void *user;
+    bool found;
+};
+
 static int see_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
-    enum client_layout *layout = user;
+    struct asking *a = user;
 
     (void)number, (void)err;
     if (client_data_is_blank(line, n))
         return 0;
     json_error_t why;
     json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
-    *layout = client_layout_of(object);
+    a->found = a->is(a->user, object);
     json_decref(object);
     return SEEN;
 }
 
-int client_documents_are(enum client_documents_kind *out, struct client_data *data, const struct client_watch *watch,
-                         struct error *err)
+int client_documents_ask(bool *out, struct client_data *data, bool (*is)(void *user, const json_t *line), void *user,
+                         const struct client_watch *watch, struct error *err)
 {
     const struct client_data_rules rules = {.watch = watch};
     struct client_data_pass pass = {.data = data, .rules = &rules, .end = CLIENT_NO_TOKEN};
+    struct asking asking = {.is = is, .user = user};
     int rc = 0;
 
-    *out = CLIENT_NO_DOCUMENTS;
-    for (size_t i = 0; !rc && *out == CLIENT_NO_DOCUMENTS && i < data->n_files; i++) {
+    for (size_t i = 0; !rc && !asking.found && i < data->n_files; i++) {
         struct client_data_file *file = &data->files[i];
-        enum client_layout layout = CLIENT_LAYOUT_NONE;
         if (!client_data_is_a_text(file))
             continue;
         rc = client_data_unpack(&pass, file, err);
         if (!rc && file->kind == CLIENT_DATA_LINES)
-            rc = client_data_each_line(&pass, file, see_line, &layout, err);
+            rc = client_data_each_line(&pass, file, see_line, &asking, err);
         rc = rc == SEEN ? 0 : rc;
-        if (layout == CLIENT_LAYOUT_CONVERSATION || layout == CLIENT_LAYOUT_PROMPT)
-            *out = CLIENT_DOCUMENTS;
-        else if (layout == CLIENT_LAYOUT_PREFERENCE)
-            *out = CLIENT_DOCUMENT_PAIRS;
     }
+    *out = asking.found;
     return rc;
 }
 
@@ -72,10 +74,10 @@ struct reading {
     uint32_t file_number, line;
     struct client_tokenizer *tokenizer;
     int (*take)(struct reading *r, json_t *object, struct error *err);
-    int (*on_target)(void *user, const char *text, size_t n, struct error *err); /* may be NULL */
-    void *user;
+    const struct client_documents_rules *rules;
 };
 
+/* n[0] counts the tokens before the first that is trained, and at least one, as nothing predicts the first. */
 static int add_document(void *user, const uint32_t *ids, size_t n, struct error *err)
 {
     struct reading *r = user;
@@ -92,6 +94,11 @@ static int add_document(void *user, const uint32_t *ids, size_t n, struct error 
     return client_corpus_add(r->documents, document, ids, r->file, err);
 }
 
+static int tell_line(const struct reading *r, const struct client_documents_line *line, struct error *err)
+{
+    return r->rules->on_line ? r->rules->on_line(r->rules->user, line, err) : 0;
+}
+
 static int documents_take_object(struct reading *r, json_t *object, struct error *err)
 {
     const enum client_layout layout = client_layout_of(object);
@@ -106,7 +113,7 @@ static int documents_take_object(struct reading *r, json_t *object, struct error
         json_decref(conversation);
         return rc;
     case CLIENT_LAYOUT_PROMPT:
-    case CLIENT_LAYOUT_TEXT:
+    case CLIENT_LAYOUT_TEXT: /* a completion without a prompt */
         return client_conversation_encode_text(r->conversations, json_object_get(object, "prompt"),
                                                json_object_get(object,
                                                                layout == CLIENT_LAYOUT_TEXT ? "text" : "completion"),
@@ -166,7 +173,7 @@ static int take_target(struct reading *r, json_t *object, struct error *err)
     const enum client_layout layout = client_layout_of(object);
     const bool prompts = layout == CLIENT_LAYOUT_PROMPT;
     const json_t *source = json_object_get(object, prompts ? "prompt" : "source"),
-                 *target = json_object_get(object, prompts ? "completion" : "target");
+                 *target = client_layout_target(object);
     struct client_tokens tokens = {0};
     int rc = 0;
 
@@ -184,8 +191,6 @@ static int take_target(struct reading *r, json_t *object, struct error *err)
         tokens.ids[i] |= CLIENT_TOKEN_TRAINED;
     if (!rc)
         rc = add_document(r, tokens.ids, tokens.n, err);
-    if (!rc && r->on_target)
-        rc = r->on_target(r->user, json_string_value(target), json_string_length(target), err);
     free(tokens.ids);
     return rc;
 }
@@ -229,6 +234,7 @@ static int in_line(int rc, const struct client_data_file *file, uint64_t number,
     return rc;
 }
 
+/* The first file is read once as a whole before the second one begins: tokens wait on disk, their ends in memory. */
 static int on_source(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct sides *s = user;
@@ -274,8 +280,13 @@ static int documents_on_target(void *user, const char *line, size_t n, uint64_t 
         both.ids[end - begin + i] = s->tokens.ids[i] | CLIENT_TOKEN_TRAINED;
     if (!rc)
         rc = add_document(r, both.ids, end - begin + s->tokens.n, err);
-    if (!rc && r->on_target)
-        rc = r->on_target(r->user, line, line_bytes(line, n), err);
+    if (!rc)
+        rc = tell_line(r,
+                       &(struct client_documents_line){.target = line,
+                                                       .n_target = line_bytes(line, n),
+                                                       .documents = r->documents,
+                                                       .first = r->documents->n - 1},
+                       err);
     free(both.ids);
     r->documents->n_lines++;
     return in_line(rc, r->file, number, err);
@@ -318,9 +329,20 @@ static int documents_on_line(void *user, const char *line, size_t n, uint64_t nu
         return 0;
     r->line = number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
     json_t *object = wide_read(line, n, JSON_ALLOW_NUL, &why);
-    const int rc = json_is_object(object)
-                       ? r->take(r, object, err)
-                       : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
+    const size_t before = r->documents->n;
+    int rc = json_is_object(object)
+                 ? r->take(r, object, err)
+                 : error_set(err, -EINVAL, "no JSON object (%.100s)", object ? "another value" : why.text);
+    if (!rc) {
+        const json_t *target = client_layout_target(object);
+        rc = tell_line(r,
+                       &(struct client_documents_line){.object = object,
+                                                       .target = json_string_value(target),
+                                                       .n_target = json_string_length(target),
+                                                       .documents = r->documents,
+                                                       .first = before},
+                       err);
+    }
     if (!rc)
         client_keys_count(&r->file->unread, r->keys, object, number);
     json_decref(object);
@@ -328,6 +350,7 @@ static int documents_on_line(void *user, const char *line, size_t n, uint64_t nu
     return in_line(rc, r->file, number, err);
 }
 
+/* A weight changes which rows a run has, so the checksum covers it. */
 static int documents_read_file(struct reading *r, struct client_data_file *file, struct error *err)
 {
     const size_t before = r->documents->n;
@@ -379,8 +402,7 @@ int client_documents_read(struct client_corpus *out, struct client_data *data,
                         .pass = {.data = data, .rules = &watched, .hash = hash, .end = CLIENT_NO_TOKEN},
                         .hash = hash,
                         .tokenizer = rules->tokenizer,
-                        .on_target = rules->on_target,
-                        .user = rules->user,
+                        .rules = rules,
                         .take = rules->pairs     ? take_preference
                                 : rules->targets ? take_target
                                                  : documents_take_object};

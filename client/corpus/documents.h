@@ -13,6 +13,15 @@
 
 #include <jansson.h>
 
+/* A line and its documents: first .. n-1 of the corpus. */
+struct client_documents_line {
+    json_t *object;     /* what is taken out of it counts as read; NULL: it is a line of two files of text */
+    const char *target; /* as it stands in the file, of n_target bytes; NULL: it is no source with a target */
+    size_t n_target;
+    struct client_corpus *documents;
+    size_t first;
+};
+
 struct client_documents_rules {
     struct client_tokenizer *tokenizer; /* borrowed for the call */
     const json_t *side;                 /* the model's side files; may be NULL */
@@ -24,8 +33,8 @@ struct client_documents_rules {
     /* Lines are sources with targets: a document is the one, not trained, and then the other. Files of text come in
      * twos, of sources and of their targets, line by line. */
     bool targets;
-    /* With targets, of each document: its target as it stands in the file. May be NULL. */
-    int (*on_target)(void *user, const char *text, size_t n, struct error *err);
+    /* Each line, once its documents are there. May be NULL. */
+    int (*on_line)(void *user, const struct client_documents_line *line, struct error *err);
     void *user;
     const struct client_watch *watch; /* as in client_data_rules */
 };
@@ -34,13 +43,10 @@ struct client_documents_rules {
 int client_documents_encode(struct client_tokens *tokens, struct client_tokenizer *tokenizer, const char *text,
                             size_t n_bytes, struct error *err);
 
-enum client_documents_kind { CLIENT_NO_DOCUMENTS, CLIENT_DOCUMENTS, CLIENT_DOCUMENT_PAIRS };
-
-/* What the data are: documents, if the first line of some .jsonl file is a conversation, or has a prompt and a
- * completion; pairs, if it is a preference. Unpacks the files, as client_data_unpack does. Errors as there; a first
- * line that is none is no error here. */
-int client_documents_are(enum client_documents_kind *out, struct client_data *data, const struct client_watch *watch,
-                         struct error *err);
+/* Asks what data are, by the first line of each .jsonl file, until `is` says true: *out. line: NULL if it is no JSON.
+ * Unpacks the files, as client_data_unpack does. Errors as there. */
+int client_documents_ask(bool *out, struct client_data *data, bool (*is)(void *user, const json_t *line), void *user,
+                         const struct client_watch *watch, struct error *err);
 
 /* Reads every line of the files (client_data_open). -EINVAL or -errno with a sentence that begins with the file and
  * the line: no JSON object, or of no known layout, or as client_conversation_encode. Undo: client_corpus_free, also

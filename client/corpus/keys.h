@@ -14,7 +14,7 @@
 
 struct client_keys; /* of the templates in a model's side files */
 
-/* side: proto/model/model_files.h; may be NULL; read during the call. -ENOMEM. Undo: client_keys_close. */
+/* side: proto/model/file/model_files.h; may be NULL; read during the call. -ENOMEM. Undo: client_keys_close. */
 int client_keys_open(struct client_keys **out, const json_t *side, struct error *err);
 void client_keys_close(struct client_keys *keys); /* NULL is safe */
 

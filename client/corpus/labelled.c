@@ -54,15 +54,18 @@ static bool labelled_is_absent(const struct reading *r, struct text label)
     return label.n == 0 || (hidden && !r->labels->numbers && !json_object_get(r->labels->index, "-1"));
 }
 
+/* The label's text is hashed, not its number, which is not final yet. */
 static int add_label(struct reading *r, struct client_example *row, struct text label, struct error *err)
 {
     row->label = PLAN_NO_LABEL;
     if (labelled_is_absent(r, label))
         return 0;
     XXH3_64bits_update(r->hash, label.bytes, label.n);
-    if (r->labels->numbers)
-        return client_labels_number(&row->label, label.bytes, label.n, err);
-    return client_labels_find(&row->label, r->labels, label.bytes, label.n, err);
+    const int rc = r->labels->numbers ? client_labels_number(&row->label, label.bytes, label.n, err)
+                                      : client_labels_find(&row->label, r->labels, label.bytes, label.n, err);
+    if (rc == -EINVAL && r->rules->unlabelled && r->rules->columns && r->at[CLIENT_COLUMN_SECOND] == CLIENT_NO_COLUMN)
+        error_append(err, "; if this column is a second text, end --columns with a comma");
+    return rc;
 }
 
 static int labelled_add_text(struct reading *r, uint32_t *n, struct text text, struct error *err)
@@ -85,6 +88,7 @@ static void row_drop_end(struct reading *r, uint32_t *n)
         r->tokens.n--, --*n;
 }
 
+/* Rows are kept without the tokens that join their texts: those depend on the length to which they are cut. */
 static int labelled_add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS], struct error *err)
 {
     struct client_example row = {.is_paired = columns[CLIENT_COLUMN_SECOND].bytes != NULL,
@@ -113,6 +117,7 @@ static int labelled_add_row(struct reading *r, const struct text columns[CLIENT_
 
 /* ---- TSV ---- */
 
+/* Fields point into the line; empty ones count. */
 static int labelled_split(struct reading *r, size_t *n, const char *line, size_t bytes, struct error *err)
 {
     *n = 0;
@@ -143,6 +148,8 @@ static void say_names(char *out, size_t cap, const struct reading *r)
         const int n = (int)(field->n < CLIENT_COLUMN_NAME_BYTES ? field->n : CLIENT_COLUMN_NAME_BYTES);
         used += (size_t)snprintf(out + used, cap - used, "%s%.*s", used ? "," : "", n, field->bytes);
     }
+    if (r->at[CLIENT_COLUMN_SECOND] != CLIENT_NO_COLUMN && r->at[CLIENT_COLUMN_LABEL] == CLIENT_NO_COLUMN)
+        snprintf(out + used, cap - used, ",");
 }
 
 /* Columns by number: the first line says only how many there are. */
@@ -171,6 +178,7 @@ static int begin_numbered(struct reading *r, struct error *err)
         names);
 }
 
+/* Columns that nobody reads are counted, so that the user hears of a name that was misspelt. */
 static int begin_named(struct reading *r, struct error *err)
 {
     char **names = calloc(r->n_fields + 1, sizeof *names);
@@ -198,6 +206,7 @@ static int begin_named(struct reading *r, struct error *err)
     return rc;
 }
 
+/* What went wrong may have another cause than the sentence says: another kind of line ends or separators. */
 static int begin_tsv(struct reading *r, const char *line, size_t bytes, struct error *err)
 {
     const int rc = r->columns.numbered ? begin_numbered(r, err) : begin_named(r, err);
@@ -378,6 +387,7 @@ static int take_json(struct reading *r, const char *line, size_t n, struct error
     return rc;
 }
 
+/* Faults of the data are placed; -EDOM is one of the options, -EINTR nobody's. */
 static int labelled_on_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
     struct reading *r = user;
@@ -394,6 +404,7 @@ static int labelled_on_line(void *user, const char *line, size_t n, uint64_t num
     return rc;
 }
 
+/* Each file has columns of its own. */
 static int labelled_read_file(struct reading *r, struct client_data_file *file, struct error *err)
 {
     const size_t before = r->rows->n;
@@ -405,9 +416,10 @@ static int labelled_read_file(struct reading *r, struct client_data_file *file, 
     int rc = client_data_unpack(&r->pass, file, err);
     if (!rc)
         rc = client_data_each_line(&r->pass, file, labelled_on_line, r, err);
-    if (!rc && r->keys[CLIENT_COLUMN_LABEL] && !r->has_label)
-        rc = error_set(err, -EINVAL, "%s: no row has '%s': leave it out of --columns if the data has no labels",
-                       file->path, r->keys[CLIENT_COLUMN_LABEL]);
+    if (!rc && r->keys[CLIENT_COLUMN_LABEL] && !r->has_label) {
+        rc = error_set(err, -EINVAL, "%s: no row has '%s'", file->path, r->keys[CLIENT_COLUMN_LABEL]);
+        client_columns_say_unlabelled(err, &r->columns);
+    }
     forget_keys(r);
     if (!rc && r->rows->n == before)
         rc = error_set(err, -EINVAL, "%s: no row in it", file->path);
@@ -424,12 +436,12 @@ static int sort_labels(struct reading *r, struct error *err)
     uint32_t *to = calloc(labels->n + 1, sizeof *to);
     if (!to)
         return error_memory(err);
-    client_labels_sort(labels, to);
-    for (size_t i = 0; i < r->rows->n; i++)
+    const int rc = client_labels_sort(labels, to, err);
+    for (size_t i = 0; !rc && i < r->rows->n; i++)
         if (r->rows->list[i].label != PLAN_NO_LABEL)
             r->rows->list[i].label = to[r->rows->list[i].label];
     free(to);
-    return 0;
+    return rc;
 }
 
 int client_labelled_read(struct client_corpus *out, struct client_pairs *pairs, struct client_data *data,
@@ -483,6 +495,7 @@ uint32_t client_labelled_length(const struct client_corpus *rows, const struct c
     return row->n[0] + row->n[1] + client_pairs_added(pairs, row->is_paired);
 }
 
+/* work holds both texts, each in seq tokens, of which only those are read that are left after cutting. */
 int64_t client_labelled_get(const struct client_corpus *rows, const struct client_pairs *pairs, uint32_t *ids,
                             uint32_t *second, uint32_t *work, size_t k, uint32_t seq, struct error *err)
 {

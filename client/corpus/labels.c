@@ -7,7 +7,6 @@
 #include "client/text/utf8.h"
 #include "proto/base/number.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -143,12 +142,13 @@ static int labels_by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-void client_labels_sort(struct client_labels *labels, uint32_t *to)
+int client_labels_sort(struct client_labels *labels, uint32_t *to, struct error *err)
 {
     struct sorted *list = calloc(labels->n + 1, sizeof *list);
     bool whole = true;
 
-    assert(list); /* some bytes a name, which has its own by now */
+    if (!list)
+        return error_memory(err);
     for (uint32_t i = 0; i < labels->n; i++) {
         list[i] = (struct sorted){labels->names[i], 0, i};
         whole = labels_is_whole(&list[i].number, list[i].name) && whole;
@@ -163,6 +163,7 @@ void client_labels_sort(struct client_labels *labels, uint32_t *to)
     }
     fix(labels);
     free(list);
+    return 0;
 }
 
 int client_labels_check(const struct client_labels *labels, const char *every, struct error *err)

@@ -35,8 +35,9 @@ int client_labels_take(struct client_labels *labels, const char *config, size_t 
  * not UTF-8, or has a control character in it; -E2BIG: there are too many. */
 int client_labels_find(uint32_t *out, struct client_labels *labels, const char *name, size_t bytes, struct error *err);
 
-/* Sorts the names and fixes them. to[i] (n, from the caller) becomes the new number of the name with the number i. */
-void client_labels_sort(struct client_labels *labels, uint32_t *to);
+/* Sorts the names and fixes them. to[i] (n, from the caller) becomes the new number of the name with the number i.
+ * -ENOMEM: nothing has changed. */
+int client_labels_sort(struct client_labels *labels, uint32_t *to, struct error *err);
 
 /* Refuses classes of which there are fewer than two: -EINVAL with a sentence that begins "`every` 'name'". */
 int client_labels_check(const struct client_labels *labels, const char *every, struct error *err);

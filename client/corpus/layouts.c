@@ -3,6 +3,7 @@
 #include "client/corpus/layouts.h"
 
 #include "client/text/conversation.h"
+#include "proto/base/json.h"
 #include "proto/base/wide.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@ static bool layouts_has(const json_t *object, const char *key)
     return value && !json_is_null(value);
 }
 
+/* The order decides where an object has keys of several: what is more particular comes first. */
 enum client_layout client_layout_of(const json_t *object)
 {
     const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
@@ -42,6 +44,15 @@ static bool is_one_of(const char *key, const char *const *keys)
     while (*keys && strcmp(*keys, key) != 0)
         keys++;
     return *keys;
+}
+
+const json_t *client_layout_target(const json_t *object)
+{
+    const enum client_layout layout = client_layout_of(object);
+
+    return layout == CLIENT_LAYOUT_TARGET   ? json_object_get(object, "target")
+           : layout == CLIENT_LAYOUT_PROMPT ? json_object_get(object, "completion")
+                                            : NULL;
 }
 
 bool client_layout_has(const json_t *object, const char *key)
@@ -129,7 +140,7 @@ static int settle_train(json_t *messages, size_t i, bool is_prompt, struct error
                          by, json_is_boolean(json_object_get(message, by)) ? "true" : "1");
     if (!other)
         return 0;
-    copy = json_copy(message);
+    copy = json_copy_whole(message);
     for (size_t k = 0; k < N_TRAINS; k++)
         json_object_del(copy, trains[k]);
     return copy && (train < 0 || json_object_set_new(copy, "train", json_boolean(train)) == 0) &&
@@ -138,6 +149,7 @@ static int settle_train(json_t *messages, size_t i, bool is_prompt, struct error
                : error_memory(err);
 }
 
+/* A reference is taken to content. */
 static int layouts_add_message(json_t *messages, const char *role, json_t *content, struct error *err)
 {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
@@ -159,6 +171,7 @@ static json_t *optional_text(int *rc, const json_t *object, const char *key, str
 
 /* ---- sharegpt ---- */
 
+/* Names of speakers that known data sets have. NULL: unknown, which is refused, never guessed. */
 static const char *role_of(const char *from)
 {
     static const char *const roles[][2] = {{"human", "user"},
@@ -254,6 +267,7 @@ static int add_pair(json_t *messages, json_t *pair, size_t i, struct error *err)
     return rc ? rc : layouts_add_message(messages, "assistant", answer, err);
 }
 
+/* The last turn is the instruction with its input; the history comes before it. */
 static int take_alpaca(json_t *messages, json_t *object, struct error *err)
 {
     json_t *output = json_object_get(object, "output"), *history = json_object_get(object, "history"), *pair;
@@ -284,6 +298,7 @@ static int take_alpaca(json_t *messages, json_t *object, struct error *err)
 
 /* ---- Messages ---- */
 
+/* Its messages are copied, as each gets "train": false. */
 static int take_prompt(json_t *messages, json_t *object, struct error *err)
 {
     json_t *prompt = json_object_get(object, "prompt"), *message;
@@ -291,7 +306,7 @@ static int take_prompt(json_t *messages, json_t *object, struct error *err)
 
     json_array_foreach(prompt, i, message)
     {
-        json_t *copy = json_copy(message);
+        json_t *copy = json_copy_whole(message);
         if (!copy || json_array_append_new(messages, copy))
             return error_memory(err);
         const int rc = settle_train(messages, i, true, err);
@@ -384,7 +399,7 @@ static int take_kwargs(json_t *out, json_t *object, struct error *err)
     json_t *given =
         layouts_has(object, "chat_template_kwargs") ? json_object_get(object, "chat_template_kwargs") : NULL;
     int rc = given && !json_is_object(given) ? error_set(err, -EINVAL, "its chat_template_kwargs are no object") : 0;
-    json_t *documents = optional_list(&rc, object, "documents", err), *other = NULL, *kwargs = json_copy(given);
+    json_t *documents = optional_list(&rc, object, "documents", err), *other = NULL, *kwargs = json_copy_whole(given);
 
     for (size_t i = 0; !rc && i < sizeof own / sizeof *own; i++)
         if (layouts_has(given, own[i]))
@@ -421,6 +436,8 @@ static int take_system(json_t *messages, json_t *object, bool is_prompt, struct 
     return is_prompt && json_object_set_new(message, "train", json_false()) ? error_memory(err) : 0;
 }
 
+/* The kind's messages first, then what each says of training, and the system's message last: positions in sentences are
+ * those of the line. */
 json_t *client_layout_conversation(int *rc, json_t *object, struct error *err)
 {
     json_t *messages = json_array(), *out = json_pack("{s:o}", "messages", messages);

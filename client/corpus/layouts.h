@@ -48,6 +48,9 @@ bool client_layout_has_in_messages(const char *key);
  * -EINVAL with a sentence that names the member; -ENOMEM. */
 json_t *client_layout_conversation(int *rc, json_t *object, struct error *err);
 
+/* What an encoder-decoder is to say: a target, or a completion that is a text. Borrowed; NULL: it has none. */
+const json_t *client_layout_target(const json_t *object);
+
 /* A preference's chosen completion, or the rejected one, as an object with a prompt and a completion, of one of the
  * layouts above: a new reference. NULL with *rc: -EINVAL with a sentence; -ENOMEM. */
 json_t *client_layout_choice(int *rc, json_t *object, bool chosen, struct error *err);

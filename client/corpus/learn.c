@@ -116,7 +116,7 @@ int client_learn(json_t *side, struct client_data *data, uint32_t vocabulary, ui
     const bool ends = rules->separator != EPS_SEPARATOR_NONE;
     struct learning l = {.pass = {.data = data, .rules = rules, .end = ends ? CLIENT_TOKENIZER_END : CLIENT_NO_TOKEN},
                          .text = malloc(ENOUGH_BYTES)};
-    struct client_merge *merges = NULL;
+    struct client_token_merge *merges = NULL;
     uint32_t bytes[256];
     size_t n = 0;
     int rc = l.text ? client_words_open(&l.words, err) : error_memory(err);

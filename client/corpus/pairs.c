@@ -1,3 +1,6 @@
+/* transformers removes tokens one by one from the longer text; cut_pair is where that ends. Equal texts lose theirs
+ * first from the first one, as in the tokenizers library. Rows are cut and written from the same numbers, so no token
+ * of a text is read that is not written. */
 #include "client/corpus/pairs.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 
 #include "proto/base/thread.h"
 #include "proto/base/trace.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/wire/files.h"
 
 #include <assert.h>
@@ -23,6 +23,7 @@ enum { MOST = MESSAGE_MAX_FILES + CHECKPOINT_MAX_FILES + 1, NOT_SERVED = -1 };
 struct client_files {
     pthread_t thread;
     int socket, events, trace_fd; /* events: what others trace; -1 without a trace */
+    int trace_rc;                 /* why events are missing from the trace: -errno; 0: none is. The thread's */
     struct segment memory;
     pthread_mutex_t mutex; /* guards the memory and all below; held while a file is used */
     uint32_t next;         /* number; none is used twice */
@@ -85,13 +86,18 @@ static bool serve_one(struct client_files *files)
     return files_send(files->socket, &done, NULL) == 0;
 }
 
-/* Whole events, which are appended in one write, as all writers of a trace do. False: nothing has come. */
-static bool take_events(const struct client_files *files)
+/* Whole events, which are appended in one write, as all writers of a trace do. After a write that failed or was cut
+ * short, as on a full disk, nothing more is written (proto/base/trace.c). False: nothing has come. */
+static bool take_events(struct client_files *files)
 {
     char text[TRACE_BYTES];
     const ssize_t n = recv(files->events, text, sizeof text, MSG_DONTWAIT);
 
-    return n > 0 && write(files->trace_fd, text, (size_t)n) == n;
+    if (n > 0 && files->trace_rc == 0) {
+        const ssize_t written = write(files->trace_fd, text, (size_t)n);
+        files->trace_rc = written < 0 ? -errno : written < n ? -ENOSPC : 0;
+    }
+    return n > 0;
 }
 
 static void *files_run(void *data)
@@ -176,13 +182,15 @@ int client_files_open(struct client_files **out, struct client_link *link, int t
     return error_set(err, -EPROTO, "the daemon sent %u descriptors for files", n_fds);
 }
 
-void client_files_close(struct client_files *files)
+int client_files_close(struct client_files *files)
 {
     if (!files)
-        return;
+        return 0;
     shutdown(files->socket, SHUT_RDWR);
     pthread_join(files->thread, NULL);
+    const int rc = files->trace_rc;
     files_close_all(files);
+    return rc;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */

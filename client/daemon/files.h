@@ -18,8 +18,9 @@ int client_files_open(struct client_files **out, struct client_link *link, int t
 /* Starts the thread with the descriptors that the daemon sent (proto/wire/files.h), which it takes; theirs[FILES_SENT]
  * only with a trace. */
 int client_files_start(struct client_files **out, const int *theirs, int trace_fd, struct error *err);
-/* Waits until the thread has finished its present request, and has written the events that were sent. NULL: nothing. */
-void client_files_close(struct client_files *files);
+/* Waits until the thread has finished its present request, and has written the events that were sent. Returns 0, or why
+ * events are missing from the trace: -errno, as of a full disk. NULL: nothing. */
+int client_files_close(struct client_files *files);
 
 /* Serves these files, which are borrowed, until client_files_remove; *first is the first one's number, the others
  * follow. -E2BIG: too many are served. */

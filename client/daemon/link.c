@@ -35,6 +35,7 @@ int client_link_init(struct client_link *link, struct error *err)
     return 0;
 }
 
+/* A ring that grows: whoever reads may take its time, and the daemon waits for nobody. */
 static struct client_mail *mail_place(struct client_link *link)
 {
     if (link->n_mail == link->mail_cap) {
@@ -58,6 +59,7 @@ static void link_on_open(struct session *s, const struct message *peer)
     link->attached = true;
 }
 
+/* After -ENOMEM the sequence has a hole, so the next wait ends with it. */
 static void link_on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct client_link *link = session_data(s);
@@ -102,6 +104,7 @@ static bool is_dismissal(enum message_end end)
     return false;
 }
 
+/* Called from the loop, also by a client's own close. */
 static void link_on_closed(struct session *s, const char *reason)
 {
     struct client_link *link = session_data(s);
@@ -109,6 +112,7 @@ static void link_on_closed(struct session *s, const char *reason)
     link->session = NULL;
     link->absent = !link->attached && session_end(s) == END_LOST;
     link->dismissed = link->attached && is_dismissal(session_end(s));
+    link->stopped = link->attached && session_end(s) == END_CLOSED;
     link->attached = false;
     if (reason)
         snprintf(link->end, sizeof link->end, "%s", reason);
@@ -118,6 +122,7 @@ static const struct session_events events = {.on_open = link_on_open,
                                              .on_message = link_on_message,
                                              .on_closed = link_on_closed};
 
+/* Watches come before the deadline: a child that died says more than silence. */
 static int ask_watches(struct client_link *link, struct error *err)
 {
     for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
@@ -144,7 +149,7 @@ static int link_run_once(struct client_link *link, struct error *err)
 {
     uv_run(&link->loop, UV_RUN_ONCE);
     note_time(link);
-    return link->rc ? error_set(err, link->rc, "out of memory") : ask_watches(link, err);
+    return link->rc ? error_memory(err) : ask_watches(link, err);
 }
 
 /* If a child's exit is the cause, its own last words explain more than the symptom seen first. Waits up to GRACE_MS for
@@ -190,7 +195,7 @@ int client_link_open(struct client_link *link, const char *directory, enum messa
 
     assert(!link->session);
     link->end[0] = 0;
-    link->dismissed = false;
+    link->dismissed = link->stopped = false;
     int rc = role == ROLE_CLIENT ? hold_thread(link, err) : 0;
     if (rc)
         return rc;

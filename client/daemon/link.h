@@ -32,6 +32,7 @@ struct client_link {
     char end[160];                  /* why the other side closed the session; empty if it did not */
     bool absent;                    /* the daemon ended before the session was open */
     bool dismissed;                 /* the daemon goes on without this client, and `end` says why */
+    bool stopped;                   /* the daemon ended the session on purpose: it ends itself, and its workers do */
     struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
     uint64_t seen_ms;  /* the loop's clock at its last reading */

@@ -42,11 +42,11 @@ int eps_observer_open(struct eps_observer **out, const char *address, int (*shou
                       struct eps_error *error)
 {
     struct eps_observer *observer = calloc(1, sizeof *observer);
-    struct error err = {"out of memory"};
+    struct error err = {""};
 
     *out = NULL;
     if (!observer)
-        return client_report(error, &err, -ENOMEM);
+        return client_report_memory(error);
     observer->should_stop = should_stop;
     observer->user = user;
     int rc = client_link_init(&observer->link, &err);
@@ -158,6 +158,7 @@ static int look_page(struct eps_observer *observer, uint32_t first, uint32_t *n_
     return (int)m.units_reply.n;
 }
 
+/* Pages may be of different moments, as training goes on. Each has its own version. */
 int eps_observer_units(struct eps_observer *observer, const struct eps_unit **units, size_t *n, struct eps_error *error)
 {
     struct error err = {""};
@@ -177,7 +178,7 @@ int eps_observer_workers(struct eps_observer *observer, void (*on_worker)(void *
                          void *user, struct eps_error *error)
 {
     static const char *const phases[] = {
-        [PHASE_RESTING] = "resting",       [PHASE_FORWARD] = "forward",       [PHASE_BACKWARD] = "backward",
+        [PHASE_RESTING] = "idle",          [PHASE_FORWARD] = "forward",       [PHASE_BACKWARD] = "backward",
         [PHASE_EVALUATING] = "evaluating", [PHASE_GENERATING] = "generating",
     };
     struct error err = {""};
@@ -249,6 +250,8 @@ static int await_opening(struct eps_observer *observer, bool *opening, bool *tol
     return *opening ? client_link_pause(&observer->link, PAUSE_MS, err) : rc;
 }
 
+/* A job that is being opened refuses; so does one that is over. The question is asked once more after the state was no
+ * longer "loading", which may have changed between the two. */
 int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error)
 {
     struct error err = {""}, why;
@@ -363,6 +366,40 @@ int eps_observer_wait_job(struct eps_observer *observer, uint32_t job, struct ep
     return client_report(error, &err, rc);
 }
 
+struct presence {
+    uint32_t worker;
+    bool there;
+};
+
+static void live_on_present(void *user, const struct eps_worker *worker)
+{
+    struct presence *presence = user;
+
+    presence->there |= worker->id == presence->worker;
+}
+
+/* A worker's number is never given twice, so another one that comes meanwhile is not taken for it. A daemon that stops
+ * takes its workers along; those of one that was killed wait for the next. */
+int eps_observer_wait_worker(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
+{
+    struct presence presence = {.worker = worker, .there = true};
+    struct eps_error why = {""};
+    int rc = 0;
+
+    while (!rc && presence.there) {
+        presence.there = false;
+        rc = eps_observer_workers(observer, live_on_present, &presence, &why);
+        if (!rc && presence.there)
+            rc = eps_observer_wait(observer, SLICE_MS, &why);
+    }
+    if (rc == -EIO && !observer->link.session && observer->link.stopped)
+        return 0;
+    if (rc && error)
+        *error = why;
+    return rc;
+}
+
+/* Polled in slices, so that should_stop is asked; a status only where somebody is told of it. */
 int eps_observer_wait(struct eps_observer *observer, uint64_t ms, struct eps_error *error)
 {
     struct error err = {""};
@@ -433,6 +470,7 @@ int eps_save(const char *address, uint64_t *step, struct eps_error *error)
     return rc;
 }
 
+/* Returns once the daemon is gone, so that its address and its files are free. */
 int eps_stop(const char *address, struct eps_error *error)
 {
     struct eps_observer *observer;

@@ -1,3 +1,6 @@
+/* An answer is several messages: the host's, then one for each worker; `last` marks its end. Until then the figures of
+ * an earlier answer are overwritten one by one, so they are handed out only once it is whole. Of the workers only the
+ * one that uses most is kept. */
 #include "client/daemon/memory.h"
 
 #include "client/daemon/observer.h"

@@ -26,6 +26,14 @@ int client_report(struct eps_error *error, const struct error *err, int rc)
     return rc;
 }
 
+int client_report_memory(struct eps_error *error)
+{
+    struct error err;
+    const int rc = error_memory(&err);
+
+    return client_report(error, &err, rc);
+}
+
 int client_observer_status(struct client_link *link, struct message *reply, struct error *err)
 {
     client_link_send(link, &(struct message){.kind = MESSAGE_STATUS});
@@ -39,6 +47,7 @@ struct limit {
     uint64_t until;
 };
 
+/* The watch of a link that nobody may interrupt: only time does. */
 static int ask_limit(void *data, struct error *err)
 {
     const struct limit *limit = data;
@@ -113,6 +122,7 @@ int client_observer_find(char *out, size_t cap, const char *address, struct erro
     return rc;
 }
 
+/* A daemon that writes there, but does not stop, is somebody's run. */
 bool client_observer_is_ending(const char *run)
 {
     char path[PATH_MAX], directory[PATH_MAX];
@@ -128,6 +138,7 @@ struct detached {
     unsigned n;
 };
 
+/* A daemon that does not answer, or has another state, is passed over. */
 static void on_each(void *user, const char *directory)
 {
     struct detached *found = user;
@@ -158,6 +169,7 @@ int client_observer_find_detached(char *out, size_t cap, struct error *err)
     return 0;
 }
 
+/* The short name is told only if it leads back to this directory. */
 const char *client_observer_name(const char *directory)
 {
     const char *slash = strrchr(directory, '/');
@@ -248,11 +260,7 @@ const char *eps_format_bytes(char out[24], uint64_t bytes)
     return process_format_bytes(out, bytes);
 }
 
-const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like)
-{
-    return process_format_bytes_like(out, bytes, like);
-}
-
+/* 11, 12 and 13 have "th" as well. */
 static const char *ordinal(uint32_t n)
 {
     static const char *const endings[] = {"th", "st", "nd", "rd"};
@@ -268,6 +276,7 @@ void client_observer_say_queued(struct error *sentence, const struct message *m)
               ordinal(place));
 }
 
+/* Of a worker that had begun nothing: no part of it is done again. */
 void client_observer_say_missing(struct error *sentence, const struct message *m)
 {
     error_set(sentence, 0, "worker %u (%s%s%s) %s: %s%s", m->lost.worker, m->lost.device, *m->lost.host ? " on " : "",
@@ -279,6 +288,7 @@ void client_observer_say_missing(struct error *sentence, const struct message *m
 
 enum { ASK_STATUS_MS = 500 };
 
+/* Told once for each step: the status is asked for twice a second. */
 void client_observer_note_wait(struct client_saved_wait *wait, const struct message *m)
 {
     const uint64_t step = m->status_reply.step + 1;
@@ -335,6 +345,7 @@ static bool observer_is_absent(int rc)
     return rc == -ENOENT || rc == -ECONNREFUSED;
 }
 
+/* The limit counts in the link's awake_ms, which begins at 0: a process that is stopped does not wait. */
 int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err)
 {
     enum { WAIT_S = 60, MOST_S = 1000000 };
@@ -451,6 +462,7 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
     return rc;
 }
 
+/* Workers that came and could not do it count as lost, so only a number that rises tells of a new one. */
 int client_await_another(int rc, struct client_link *link, const char *address, struct client_await *await,
                          struct error *err)
 {

@@ -40,6 +40,8 @@ void client_observer_side(struct eps_memory *out, struct eps_memory_row rows[LED
 
 /* Fills in a public call's error (may be NULL) from err. Returns rc. */
 int client_report(struct eps_error *error, const struct error *err, int rc);
+/* The same with error_memory's. */
+int client_report_memory(struct eps_error *error);
 
 /* "job 3 waits for its turn at the daemon: 2nd in the queue", of a QUEUED. */
 void client_observer_say_queued(struct error *sentence, const struct message *m);

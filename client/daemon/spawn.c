@@ -44,6 +44,7 @@ static void on_exit_of(uv_process_t *process, int64_t status, int signal)
     child->ended_ms = uv_now(process->loop);
 }
 
+/* The handle is libuv's until now; before that, its place in `children` must stay as it is. */
 static void on_child_closed(uv_handle_t *handle)
 {
     struct client_child *child = handle->data;
@@ -87,6 +88,8 @@ static bool find_installed(char out[PATH_MAX], const char *name)
            access(out, X_OK) == 0;
 }
 
+/* Beside the program that runs; then where libeps's programs are, as the caller may be another program; else PATH, at
+ * exec. */
 int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
 {
     char self[PATH_MAX];
@@ -117,6 +120,8 @@ static bool is_from_manager(const char *variable)
     return false;
 }
 
+/* The strings are borrowed, only the list is made anew. Without the bound libgomp's threads spin for long between
+ * parallel loops, and take the time of other processes on these cores. */
 char **client_spawn_environment(char *notify)
 {
     static char bound[] = "GOMP_SPINCOUNT=2000";
@@ -147,6 +152,8 @@ static int open_nowhere(void)
     return fd >= 0 ? fd : memfd_create("eps-nowhere", MFD_CLOEXEC);
 }
 
+/* A process session of its own (UV_PROCESS_DETACHED): Ctrl-C reaches this process alone, which stops the others in
+ * order. */
 static int start_child(struct client_spawn *spawn, unsigned i, const char *name, char **args, struct error *err)
 {
     struct client_child *child = &spawn->children[i];
@@ -203,6 +210,7 @@ static int spawn_attach(struct client_spawn *spawn, struct error *err)
     }
 }
 
+/* All of them, before the first job, which is planned for those that are attached. */
 static int await_workers(struct client_spawn *spawn, struct error *err)
 {
     const uint32_t n_workers = spawn->options.n_workers;
@@ -214,6 +222,7 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
     return rc;
 }
 
+/* The process whose end is the child's, too. */
 static void follow_me(char out[FOLLOW_BYTES])
 {
     snprintf(out, FOLLOW_BYTES, "--private=%d", (int)getpid());
@@ -230,7 +239,7 @@ void client_worker_arguments(struct client_worker_arguments *out, char *director
         device.index = i - 1, device.indexed = true;
     device_name_print(out->device, &device);
     snprintf(out->share, sizeof out->share, "%u", n);
-    snprintf(out->device_mem, sizeof out->device_mem, "%" PRIu64, device_mem);
+    snprintf(out->device_mem, sizeof out->device_mem, "%" PRIu64 "B", device_mem);
     *to++ = program;
     if (follow)
         *to++ = follow;
@@ -323,6 +332,7 @@ static int check_children(void *data, struct error *err)
     return 0;
 }
 
+/* Asked once a run has failed: the events of both ends may still be on their way. */
 bool client_spawn_lost_worker(struct client_spawn *spawn)
 {
     uv_loop_t *loop = &spawn->link->loop;
@@ -341,6 +351,7 @@ bool client_spawn_lost_worker(struct client_spawn *spawn)
     return spawn->lost_worker;
 }
 
+/* The daemon first: workers would not find it. */
 static int start_all(struct client_spawn *spawn, struct error *err)
 {
     char follow[FOLLOW_BYTES];
@@ -437,6 +448,7 @@ static void spawn_remove_directory(const char *directory)
     rmdir(directory);
 }
 
+/* First the session's end, which a daemon takes as its own; then SIGTERM, then SIGKILL, to whoever is left. */
 void client_spawn_stop(struct client_spawn *spawn)
 {
     uint64_t begin;

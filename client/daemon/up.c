@@ -104,6 +104,7 @@ static void become(const char *program, char *const *argv, char *const *env, pid
     _exit(127);
 }
 
+/* fork rather than posix_spawn, as the child sets what must hold before exec (become). */
 static int up_start(struct up *up, struct up_child *child, char *const *argv, struct error *err)
 {
     char program[PATH_MAX];
@@ -127,6 +128,7 @@ static int up_start(struct up *up, struct up_child *child, char *const *argv, st
     return error_set(err, -errno, "%s did not start: %s", argv[0], strerror(errno));
 }
 
+/* Its first three arguments, and then the caller's, which are passed on as they are. */
 static int start_daemon(struct up *up, struct error *err)
 {
     const struct eps_up_options *o = up->options;
@@ -253,6 +255,7 @@ static void say_ready(struct up *up)
     up->said = true;
 }
 
+/* None is started again once a stop was asked for. */
 static int tend_workers(struct up *up, struct error *err)
 {
     int rc = 0, status;
@@ -335,6 +338,7 @@ struct eps_up_options eps_up_defaults(void)
     return (struct eps_up_options){.workers = 1};
 }
 
+/* Before anything runs: -EDOM is a mistake of the caller. */
 static int up_check(const struct eps_up_options *o, struct device_name *device, struct error *err)
 {
     int rc;

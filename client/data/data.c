@@ -163,6 +163,7 @@ int client_data_open_file(struct client_data_file *file, const char *path, struc
     return 0;
 }
 
+/* A compressed file is described once it is unpacked. */
 static int file_open(struct client_data_file *file, const char *path, struct error *err)
 {
     const int rc = client_data_open_file(file, path, err);
@@ -190,6 +191,7 @@ static int folder_open(struct client_data_file *file, const char *path, struct e
     return file->fd < 0 ? error_set(err, -errno, "%s: %s", path, strerror(errno)) : 0;
 }
 
+/* A copy of the descriptor, so that it is closed like any other file's. */
 static int input_open(struct client_data_file *file, bool images, struct error *err)
 {
     *file = (struct client_data_file){.path = strdup(CLIENT_DATA_INPUT), .fd = -1, .stream = true};
@@ -314,6 +316,7 @@ static int add_directory(struct client_data *data, const char *directory, struct
     return rc;
 }
 
+/* Folders in a directory of images are its classes. */
 static bool has_directories(const char *directory)
 {
     DIR *dir = opendir(directory);
@@ -369,6 +372,7 @@ static size_t find_weight(double *weight, const char *name)
     return strlen(name);
 }
 
+/* A file that exists is itself, even if its name looks like a pattern. */
 static int open_name(struct client_data *out, const char *given, struct error *err)
 {
     const size_t before = out->n_files;
@@ -485,6 +489,7 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
     return 0;
 }
 
+/* Memory is the last resort, as the data may be large. */
 int client_data_nameless(const char *what, struct error *err)
 {
     const char *places[] = {getenv("TMPDIR"), "/var/tmp"};

@@ -2,9 +2,9 @@
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
  * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text
- * (conversations: client/corpus/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or .zst.
- * "-" is standard input: text or JSON lines, compressed or plain. A file whose first bytes reveal another format is
- * refused.
+ * (conversations: client/corpus/documents.h); any other file is UTF-8 text. Each may also be compressed, as .gz or
+ * .zst. "-" is standard input: text or JSON lines, compressed or plain. A file whose first bytes reveal another format
+ * is refused.
  *
  * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
  * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within
@@ -38,6 +38,7 @@ struct client_data_file {
     bool stream;                     /* standard input that has not been read yet */
     bool unpacked;                   /* read and expanded */
     bool is_folder;                  /* of images: one folder for each class, and fd is the directory */
+    bool blank;                      /* a text of white space alone: set by client_data_check */
     bool marked;                     /* marks separate documents: JSON lines, and a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;              /* size of the tokens: without the header, and before tokenisation */

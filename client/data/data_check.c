@@ -3,6 +3,7 @@
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -188,10 +189,30 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
                      file->path, c->pass.rules->vocabulary);
 }
 
+/* Reads a text up to its first byte that is no white space: of nearly every text one block. */
+static int look_for_text(struct check *c, struct client_data_file *file, struct error *err)
+{
+    enum { LOOK_BYTES = 4096 };
+
+    file->blank = file->kind == CLIENT_DATA_TEXT && file->bytes > 0;
+    for (uint64_t at = 0; file->blank && at < file->bytes;) {
+        const size_t now = file->bytes - at < LOOK_BYTES ? (size_t)(file->bytes - at) : LOOK_BYTES;
+        const int rc = client_data_next(&c->pass, file, c->block, now, at, err);
+        if (rc)
+            return rc;
+        for (size_t i = 0; i < now; i++)
+            file->blank = file->blank && (c->block[i] == CLIENT_DATA_MARK || isspace(c->block[i]));
+        at += now;
+    }
+    return 0;
+}
+
 static int data_check_check_file(struct check *c, struct client_data_file *file, struct error *err)
 {
     int rc = client_data_extract(&c->pass, file, err);
 
+    if (!rc)
+        rc = look_for_text(c, file, err);
     if (rc)
         return rc;
     switch (file->kind) {

@@ -112,6 +112,7 @@ static int take_line(void *user, const char *line, size_t n, uint64_t number, st
     return rc ? rc : data_lines_write_text(l, err);
 }
 
+/* From here on the file is one of plain text: its descriptor is the nameless file's, and the first one is closed. */
 int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
 {
     int rc = client_data_unpack(pass, file, err);

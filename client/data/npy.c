@@ -64,7 +64,7 @@ static int take_type(struct cursor *c, enum client_integer *out, struct error *e
                      "astype('<u2')");
 }
 
-/* "()", "(5,)", "(5, 3)": Python's tuples. */
+/* "()", "(5,)", "(5, 3)": Python's tuples. A single number without a comma, "(5)", is no tuple, and refused. */
 static int take_shape(struct cursor *c, struct client_npy_array *out, struct error *err)
 {
     bool whole = npy_take(c, "("), comma = true;

@@ -67,6 +67,7 @@ static void append_key(struct error *sentence, const struct client_unread_key *k
                      key->kind == CLIENT_UNREAD_MESSAGE ? "messages in " : "", key->n, key->n == 1 ? "" : "s");
 }
 
+/* A file's number is in place of a line's, so that each counts. */
 void client_unread_pass(struct client_data *data, const char *name)
 {
     const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name, *dot = strrchr(base, '.');

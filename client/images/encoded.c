@@ -1,3 +1,5 @@
+/* What is not PNG or JPEG is named if it is known, so that the sentence says what to convert. Only the first bytes are
+ * compared; the decoders check all else. */
 #include "client/images/encoded.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* Limits are checked on the 64-bit numbers of a header, each side before their product, so nothing overflows and
+ * nothing is allocated for a size that a file merely claims. Room grows and is kept: a run decodes millions of images
+ * into few buffers. */
 #include "client/images/image.h"
 
 #include <errno.h>

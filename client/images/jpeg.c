@@ -1,6 +1,7 @@
 /* libjpeg's errors leave by longjmp over its frames and ours: what is to be freed is in one struct, and no local of a
  * function in between owns anything. The header's size is checked before room is taken, and room is there before the
- * decoder starts. The library only warns of an image that ends early and makes up its rest; here that is an error. */
+ * decoder starts. The library only warns of an image that ends early or is damaged, and makes up what it lacks; here
+ * that is an error. */
 #include "client/images/encoded.h"
 
 #include <errno.h>
@@ -9,8 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <jpeglib.h> /* first: it says which messages there are */
+
 #include <jerror.h>
-#include <jpeglib.h>
 
 /* A progressive image of many scans, each a few bytes, keeps a decoder busy for hours. Encoders write ten or so. */
 enum { MOST_SCANS = 100, CMYK = 4 };
@@ -48,11 +50,20 @@ _Noreturn static void jpeg_on_error(j_common_ptr jpeg)
                                  : error_set(jpeg_of(jpeg)->err, -EINVAL, "its JPEG cannot be decoded: %s", why));
 }
 
-/* Warnings (level -1) are of bytes that are too many, but for these: the library makes up the rows that are missing. */
+/* Warnings (level -1) are of bytes that are too many, or of a header's oddities, but for these: the library makes up the
+ * rows or the blocks that cannot be read. */
 static void jpeg_on_message(j_common_ptr jpeg, int level)
 {
-    if (level < 0 && (jpeg->err->msg_code == JWRN_JPEG_EOF || jpeg->err->msg_code == JWRN_HIT_MARKER))
-        jpeg_fail(jpeg_of(jpeg), error_set(jpeg_of(jpeg)->err, -EINVAL, "its JPEG ends too early: it is truncated"));
+    struct reading *r = jpeg_of(jpeg);
+    const int code = jpeg->err->msg_code;
+    char why[JMSG_LENGTH_MAX];
+
+    if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER))
+        jpeg_fail(r, error_set(r->err, -EINVAL, "its JPEG ends too early: it is truncated"));
+    if (level < 0 && (code == JWRN_HUFF_BAD_CODE || code == JWRN_ARITH_BAD_CODE || code == JWRN_MUST_RESYNC)) {
+        jpeg->err->format_message(jpeg, why);
+        jpeg_fail(r, error_set(r->err, -EINVAL, "its JPEG is damaged (%s): replace or remove it", why));
+    }
 }
 
 static void on_progress(j_common_ptr jpeg)

@@ -1,3 +1,5 @@
+/* Whole numbers, so threads may add in any order and the means of a run are the same bits on every machine. The
+ * variance is a difference of two large numbers, which doubles would lose; 128 bits hold both. */
 #include "client/images/sums.h"
 
 #include <math.h>

@@ -8,10 +8,10 @@
 #include "client/model/file.h"
 #include "proto/base/dump.h"
 #include "proto/base/json.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
-#include "proto/model/model_files.h"
+#include "proto/model/config/model_config_print.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -115,6 +115,8 @@ static bool adapter_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* A name that was given counts alone. One that PEFT wrote may be a path as seen from where the adapter was trained, or
+ * from the adapter's directory; downloading is the user's. */
 static int find_base(char out[PATH_MAX], const json_t *peft, const char *directory, const char *base, struct error *err)
 {
     const char *name = json_string_value(json_object_get(peft, "base_model_name_or_path"));
@@ -193,7 +195,7 @@ static int adapter_check_base(const struct client_model *model, json_t *key, con
     const char *known = json_string_value(json_object_get(key, BASE_KEY));
     uint64_t fingerprint;
     char digits[20];
-    int rc = client_adapter_fingerprint(&fingerprint, model, err);
+    int rc = client_adapter_fingerprint(&fingerprint, model, false, err);
 
     if (rc)
         return rc;
@@ -250,12 +252,13 @@ static json_t *make_key(const struct client_model *model, json_t *config, json_t
         return key;
     if (check_tied(&unties, model, peft, err))
         return NULL;
-    if (client_adapter_resolve(&resolved, &in_out, &model->config, peft, false, err))
+    const char *within = client_adapter_within(model);
+    if (client_adapter_resolve(&resolved, &in_out, &model->config, within, peft, false, err))
         return NULL;
-    key = json_pack("{s:o}", "peft", json_deep_copy(peft));
-    json_object_update(key, resolved);
+    key = json_pack("{s:o, s:s*}", "peft", json_deep_copy(peft), "within", *within ? within : NULL);
+    const bool is_whole = json_object_update(key, resolved) == 0;
     json_decref(resolved);
-    if (json_object_set_new(config, ADAPTER_KEY, key) == 0 &&
+    if (json_object_set_new(config, ADAPTER_KEY, key) == 0 && is_whole &&
         (!unties || (json_object_set_new(key, "unties", json_true()) == 0 &&
                      json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)))
         return key;
@@ -263,6 +266,7 @@ static json_t *make_key(const struct client_model *model, json_t *config, json_t
     return NULL;
 }
 
+/* The base's path is written anew each time, as it may have moved; modules and fingerprint stay what they were. */
 int client_adapter_set(struct client_model *model, json_t *peft, const char *base, struct error *err)
 {
     json_t *config = adapter_read_config(model, err), *key = config ? make_key(model, config, peft, err) : NULL;
@@ -431,6 +435,28 @@ static json_t *last_parts(const json_t *modules)
     return out;
 }
 
+/* The pattern of the modules within a wrapper, whose other parts have modules of the same names. NULL: no memory. */
+static json_t *modules_within(const char *within, const json_t *modules)
+{
+    char text[2 * ADAPTER_MODULES_BYTES];
+    size_t i, n = (size_t)snprintf(text, sizeof text, "model\\.%s\\.(?:.*\\.)?(?:", within);
+    json_t *item;
+
+    json_array_foreach((json_t *)(uintptr_t)modules, i, item)
+    {
+        if (i > 0 && n + 2 < sizeof text)
+            text[n++] = '|';
+        for (const char *c = json_string_value(item); *c && n + 4 < sizeof text; c++) {
+            if (*c == '.')
+                text[n++] = '\\';
+            text[n++] = *c;
+        }
+    }
+    snprintf(text + n, sizeof text - n, ")");
+    return json_string(text);
+}
+
+/* PEFT writes whole numbers without a point. */
 static json_t *number_json(double x)
 {
     return x == (double)(json_int_t)x ? json_integer((json_int_t)x) : json_real(x);
@@ -455,19 +481,25 @@ static json_t *make_peft(const struct client_model *model, const struct lora *lo
                      task, "use_dora", false, "use_rslora", lora->rslora);
 }
 
+/* What the resolver refuses is the option here, and no file. */
 static int adapter_add(struct client_model *model, const struct lora *lora, struct error *err)
 {
     json_t *peft = make_peft(model, lora, err), *key = NULL;
+    const char *within = client_adapter_within(model);
     bool in_out;
-    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, peft, true, err) : error_memory(err);
+    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, within, peft, true, err) : error_memory(err);
 
     if (rc == -EINVAL) {
         error_prefix(err, "--lora");
         rc = -EDOM;
     }
+    const json_t *modules = json_object_get(key, "modules");
+    json_t *const targets = rc                              ? NULL
+                            : *within                       ? modules_within(within, modules)
+                            : json_is_string(lora->targets) ? last_parts(modules)
+                                                            : json_incref(lora->targets);
     if (!rc && ((in_out && json_object_set_new(peft, "fan_in_fan_out", json_true())) ||
-                (json_is_string(lora->targets) &&
-                 json_object_set_new(peft, "target_modules", last_parts(json_object_get(key, "modules"))))))
+                json_object_set_new(peft, "target_modules", targets)))
         rc = error_memory(err);
     json_decref(key);
     if (!rc)
@@ -485,10 +517,6 @@ static int add_fresh(struct client_model *model, const char *text, bool weightle
         rc = error_set(err, -EDOM,
                        "--lora: %s is an adapter already, and its training goes on: leave --lora out, or name its base",
                        model->name);
-    if (!rc && *model->wrapper)
-        rc = error_set(err, -EDOM,
-                       "--lora: %s: an adapter needs the text model alone as its base: export that with eps export",
-                       model->wrapper);
     if (!rc && !weightless && model->n_weights == 0)
         rc = error_set(err, -EDOM,
                        "--lora adapts a model that has weights: name its directory with --model, with config.json and "

@@ -43,14 +43,19 @@ struct client_adapter_map {
 /* How the linear map of this name, "model.layers.0.self_attn.q_proj", is adapted, unless it is saved. */
 struct client_adapter_map client_adapter_find(struct client_adapter_targets *targets, const char *name);
 
-/* Resolves which linear maps of a model without an adapter have one, and how: *key, the keys beside peft in config.json
+/* Resolves which linear maps of a model without an adapter, within a wrapper or not (proto/model/adapter.h), have one,
+ * and how: *key, the keys beside peft in config.json
  * (proto/model/adapter.h), owned; and whether the maps' weights are (in, out), PEFT's fan_in_fan_out. strict: each
  * target must match. -EINVAL with a sentence that says which names there are. */
-int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const json_t *peft,
-                           bool strict, struct error *err);
+int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const char *within,
+                           const json_t *peft, bool strict, struct error *err);
 
-/* A number that tells bases apart: of the names, shapes and some values of all tensors in the first n files, however
- * they are divided among them. */
-int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, struct error *err);
+/* The module of a wrapper that the open model is, "language_model"; "": the model is no wrapper's. */
+const char *client_adapter_within(const struct client_model *model);
+
+/* A number that tells models apart: of the names, shapes and some values of tensors in all files, however they are
+ * divided among them. whole: of all tensors; else of those in fp32, fp16, bf16 and fp8, as adapters of earlier trees
+ * have it of their base. */
+int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, bool whole, struct error *err);
 
 #endif

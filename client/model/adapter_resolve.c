@@ -5,8 +5,12 @@
  * layers outside of blocks together. Rows that differ are the forms of config.json's key. Where every row says the same
  * as peft does, the key has none. */
 #include "client/model/adapter_internal.h"
+#include "proto/base/file.h"
 #include "proto/base/json.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/family.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/wrapper.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -37,6 +41,7 @@ struct resolving {
     struct row outside;
     bool has_outside[ADAPTER_MAPS]; /* layers in no block have this map */
     uint8_t of[ADAPTER_BLOCKS];
+    const char *within, *prefix; /* as in model_adapter_name */
     struct error *err;
 };
 
@@ -92,10 +97,11 @@ static int on_linear(void *data, const struct model_linear *linear)
 {
     struct resolving *r = data;
     const bool in_block = linear->layer->kind == MODEL_BLOCK;
-    char name[sizeof((struct model_tensor *)0)->name];
+    char bare[sizeof((struct model_tensor *)0)->name], name[CHECKPOINT_TENSOR_BYTES];
     int rc = 0;
 
-    snprintf(name, sizeof name, "%.*s", (int)linear->n, linear->name);
+    snprintf(bare, sizeof bare, "%.*s", (int)linear->n, linear->name);
+    model_adapter_name(name, sizeof name, r->within, r->prefix, bare);
     while (!rc && in_block && r->n_blocks <= linear->layer->index) {
         rc = block_end(r);
         r->n_blocks++;
@@ -216,8 +222,8 @@ static int resolving_key(json_t **key, bool *in_out, struct resolving *r, struct
     return rc;
 }
 
-int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const json_t *peft,
-                           bool strict, struct error *err)
+int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config *config, const char *within,
+                           const json_t *peft, bool strict, struct error *err)
 {
     struct resolving *r = calloc(1, sizeof *r);
     struct model model;
@@ -225,7 +231,7 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
     *key = NULL, *in_out = false;
     if (!r)
         return error_memory(err);
-    r->err = err;
+    r->err = err, r->within = within, r->prefix = config->family->prefix;
     int rc = client_adapter_targets_open(&r->targets, peft, err);
     if (!rc && (rc = model_init(&model, config, err)) == 0) {
         rc = model_each_linear(&model, on_linear, r);
@@ -245,23 +251,56 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
 
 /* ---- the base ---- */
 
-static int adapter_resolve_add_tensor(uint64_t *sum, const struct safetensors_entry *entry, struct error *err)
+/* The files' prefix tells them apart; older ones say "language_model." where transformers has model.language_model. */
+const char *client_adapter_within(const struct client_model *model)
 {
-    float values[SAMPLE];
-    char text[512];
-    const uint64_t n = entry->n < SAMPLE ? entry->n : SAMPLE;
-    int n_text = snprintf(text, sizeof text, "%.200s", entry->name);
+    bool other = false;
 
-    if (entry->type > SAFETENSORS_BF16 || n == 0)
-        return 0;
+    for (unsigned i = 0; *model->wrapper && i < model->n_weights; i++) {
+        struct safetensors file;
+        if (safetensors_open(&file, model->weights[i].fd, NULL) != 0)
+            continue;
+        for (size_t k = 0; k < file.n_entries; k++) {
+            const char *prefix = wrapper_prefix(file.entries[k].name);
+            other |= prefix && strcmp(prefix, "model.text_model.") == 0;
+        }
+        safetensors_close(&file);
+    }
+    return !*model->wrapper ? "" : other ? "text_model" : "language_model";
+}
+
+/* "model.norm.weight 24", or with the type in front where the values are not read as numbers. Returns the length. */
+static size_t print_tensor(char *text, size_t size, const struct safetensors_entry *entry, const char *type)
+{
+    int n = snprintf(text, size, "%s%.200s", type, entry->name);
+
     for (uint32_t i = 0; i < entry->n_dims; i++)
-        n_text += snprintf(text + n_text, sizeof text - (size_t)n_text, " %ju", (uintmax_t)entry->shape[i]);
-    const int rc = safetensors_read(values, entry, entry->n - n, n, err);
-    *sum += checkpoint_hash(text, (size_t)n_text) ^ 3 * checkpoint_hash(values, n * sizeof *values);
+        n += snprintf(text + n, size - (size_t)n, " %ju", (uintmax_t)entry->shape[i]);
+    return (size_t)n;
+}
+
+/* The last values; of other types than floats the last bytes. */
+static int adapter_resolve_add_tensor(uint64_t *sum, const struct safetensors_entry *entry, bool whole,
+                                      struct error *err)
+{
+    const bool is_real = entry->type <= SAFETENSORS_BF16, is_read = is_real || strcmp(entry->dtype, "F8_E4M3") == 0;
+    const uint64_t bytes = safetensors_entry_bytes(entry), most = is_real ? entry->n : bytes;
+    const uint64_t n = most < SAMPLE ? most : SAMPLE;
+    float values[SAMPLE] = {0};
+    char text[512];
+    int rc = 0;
+
+    if (!whole && (!is_read || n == 0))
+        return 0;
+    const size_t n_text = print_tensor(text, sizeof text, entry, is_real ? "" : entry->dtype);
+    if (n > 0)
+        rc = is_real ? safetensors_read(values, entry, entry->n - n, n, err)
+                     : file_read(&entry->file, values, n, entry->offset + bytes - n, err);
+    *sum += checkpoint_hash(text, n_text) ^ 3 * checkpoint_hash(values, is_real ? n * sizeof *values : n);
     return rc;
 }
 
-int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, struct error *err)
+int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, bool whole, struct error *err)
 {
     int rc = 0;
 
@@ -270,7 +309,7 @@ int client_adapter_fingerprint(uint64_t *out, const struct client_model *model, 
         struct safetensors file;
         rc = safetensors_open(&file, model->weights[i].fd, err);
         for (size_t k = 0; !rc && k < file.n_entries; k++)
-            rc = adapter_resolve_add_tensor(out, &file.entries[k], err);
+            rc = adapter_resolve_add_tensor(out, &file.entries[k], whole, err);
         safetensors_close(&file);
     }
     return rc;

@@ -3,9 +3,9 @@
 #include "client/model/classifier.h"
 
 #include "client/model/file.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 #include "proto/model/weights.h"
 #include "proto/wire/message.h"
 
@@ -207,6 +207,8 @@ static int open_for(struct client_model *out, const struct client_model_name *na
     return rc;
 }
 
+/* Appends advice to a refusal, if the model could be opened as a classifier, and its weights are those of a bare
+ * encoder. */
 static void suggest(struct error *err, const struct client_model_name *name, bool fresh)
 {
     char drawn[WEIGHTS_MISSING_BYTES];

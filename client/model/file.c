@@ -1,3 +1,6 @@
+/* O_NONBLOCK is for opening alone: a FIFO in a model's place is then refused at once instead of waiting for a writer.
+ * Of a regular file it changes nothing. A file that shrinks while it is read is an error, one that grows is read up to
+ * its size at the beginning. */
 #include "client/model/file.h"
 
 #include <errno.h>

@@ -236,29 +236,24 @@ int client_job_close(struct client_job *job, struct error *err)
     return client_link_expect(job->link, MESSAGE_CLOSE, &m, NULL, err);
 }
 
-void client_job_free(struct client_job *job)
+/* Without a link nothing was begun, and the descriptor is a mere 0. */
+int client_job_free(struct client_job *job)
 {
     if (job->link)
         segment_close(&job->data);
-    client_files_close(job->files);
+    const int rc = client_files_close(job->files);
     *job = (struct client_job){0};
+    return rc;
 }
 
 struct client_buffer client_job_buffer(const struct client_job *job, unsigned buffer)
 {
     const struct plan_data data = layout_of(job);
+    struct client_buffer out = {.n_rows = job->goal.batch, .seq = job->goal.seq};
 
-    return (struct client_buffer){
-        .at = {[CLIENT_FIELD_IDS] = at(job, data.buffers[buffer].ids),
-               [CLIENT_FIELD_LABELS] = at(job, data.buffers[buffer].labels),
-               [CLIENT_FIELD_ROWS] =
-                   job->n_labels > 0 || job->goal.source > 0 ? at(job, data.buffers[buffer].rows) : NULL,
-               [CLIENT_FIELD_POSITIONS] = job->goal.packs ? at(job, data.buffers[buffer].positions) : NULL,
-               [CLIENT_FIELD_REFERENCES] = plan_has_pairs(&job->goal) ? at(job, data.buffers[buffer].references) : NULL,
-               [CLIENT_FIELD_ENTRIES] = job->goal.entries > 0 ? at(job, data.buffers[buffer].entries) : NULL,
-               [CLIENT_FIELD_WEIGHTS] = job->goal.weighted ? at(job, data.buffers[buffer].weights) : NULL},
-        .n_rows = job->goal.batch,
-        .seq = job->goal.seq};
+    for (enum plan_field f = 0; f < PLAN_FIELDS; f++)
+        out.at[f] = plan_data_has(&data, f) ? at(job, data.buffers[buffer].at[f]) : NULL;
+    return out;
 }
 
 static void job_tell(const struct client_job *job, const struct client_source *source, uint64_t n_rows)
@@ -313,14 +308,14 @@ int client_job_score(const float **log_p, struct client_job *job, const struct c
     return rc;
 }
 
-int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
+int client_job_evaluate(double *loss, uint64_t *n_valid, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err)
 {
     const uint64_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
     const struct client_buffer room = client_job_buffer(job, buffer);
     double sum = 0;
 
-    *n_labels = 0;
+    *n_valid = 0;
     job_tell(job, source, 0);
     for (uint64_t first = 0; first < n;) {
         const uint64_t left = n - first;
@@ -336,14 +331,15 @@ int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job
         if (source->logits)
             memcpy(source->logits + first * source->n_logits, at(job, layout_of(job).logits),
                    (size_t)n_rows * source->n_logits * sizeof *source->logits);
-        *n_labels += minibatch.n_labels;
+        *n_valid += minibatch.n_valid;
         first += n_rows;
         job_tell(job, source, first);
     }
-    *loss = *n_labels > 0 ? sum / (double)*n_labels : NAN;
-    return source->ops->score(source, loss, n_labels, err);
+    *loss = *n_valid > 0 ? sum / (double)*n_valid : NAN;
+    return source->ops->score(source, loss, n_valid, err);
 }
 
+/* A minibatch has rows of one of the two lists, as a source fills it from one. */
 int client_job_refer(struct client_job *job, struct client_source *source, unsigned buffer, struct error *err)
 {
     const struct client_buffer room = client_job_buffer(job, buffer);

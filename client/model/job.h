@@ -54,15 +54,16 @@ int client_job_join(struct client_job *job, struct client_link *link, const stru
 /* Ends the job and waits until the daemon has freed its memory. */
 int client_job_close(struct client_job *job, struct error *err);
 
-void client_job_free(struct client_job *job); /* frees this side only; safe on a zeroed struct */
+/* Frees this side only; safe on a zeroed struct. Returns as client_files_close. */
+int client_job_free(struct client_job *job);
 
 /* The room of a buffer of the segment of a job that trains or evaluates; valid until the job ends. */
 struct client_buffer client_job_buffer(const struct client_job *job, unsigned buffer);
 
-/* Mean loss over the labels of all held-out rows (n_labels of them), in nats, with the current weights, and
+/* Mean loss over the labels of all held-out rows (n_valid of them), in nats, with the current weights, and
  * source->logits and source->scores. No step may be open. Uses `buffer`. -EINVAL: the loss is no number; errors as
  * waits in client/daemon/link.h and as client_source_fill_held_out. */
-int client_job_evaluate(double *loss, uint64_t *n_labels, struct client_job *job, struct client_source *source,
+int client_job_evaluate(double *loss, uint64_t *n_valid, struct client_job *job, struct client_source *source,
                         unsigned buffer, struct error *err);
 
 /* Sets source->references by the current weights. No step may be open. Uses `buffer`. Errors as client_job_evaluate. */

@@ -5,19 +5,19 @@
 
 #include "client/model/adapter.h"
 #include "client/model/file.h"
+#include "client/model/passed.h"
 #include "client/model/preset.h"
 #include "client/model/shards.h"
 #include "client/model/untie.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
-#include "proto/model/model_files.h"
+#include "proto/model/config/model_config_print.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -59,6 +59,20 @@ static int model_read_config(struct client_model *model, const char *path, struc
     return rc;
 }
 
+/* A config as a file in memory: its descriptor, owned, or -errno. */
+static int model_hold_config(const char *text, size_t n, struct error *err)
+{
+    const int fd = memfd_create("eps-config", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return error_set(err, -errno, "no memory for a model's config: %s", strerror(errno));
+    if (pwrite(fd, text, n, 0) == (ssize_t)n)
+        return fd;
+    close(fd);
+    return error_set(err, -ENOSPC, "no memory for a model's config");
+}
+
+/* The new text lies in memory, as others get the config by its descriptor. After an error the model has the old one. */
 int client_model_replace_config(struct client_model *model, const char *text, struct error *err)
 {
     const size_t n = strlen(text);
@@ -67,13 +81,9 @@ int client_model_replace_config(struct client_model *model, const char *text, st
 
     if (rc)
         return rc;
-    const int fd = memfd_create("eps-config", MFD_CLOEXEC);
+    const int fd = model_hold_config(text, n, err);
     if (fd < 0)
-        return error_set(err, -errno, "no memory for a model's config: %s", strerror(errno));
-    if (pwrite(fd, text, n, 0) != (ssize_t)n) {
-        close(fd);
-        return error_set(err, -ENOSPC, "no memory for a model's config");
-    }
+        return fd;
     close(model->config_fd);
     model->config_fd = fd;
     model->config = config;
@@ -95,6 +105,7 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
     return model->n_classes;
 }
 
+/* No class of another program reads such a model. */
 static bool model_is_own(const struct model_config *config)
 {
     return config->family->is_own || config->guests.n > 0;
@@ -155,24 +166,6 @@ static int check_weights(int fd, const char *path, struct error *err)
     return rc;
 }
 
-/* Names a model by the distinctive part of its path: "runs/small/step-100" is step-100, "small/config.json" is
- * small. */
-static void name_model(struct client_model *model, const char *path, bool directory)
-{
-    char real[PATH_MAX], *name;
-
-    if (!realpath(path, real))
-        snprintf(real, sizeof real, "%s", path);
-    name = basename(real);
-    if (!directory && strcmp(name, "config.json") == 0) {
-        char *parent = dirname(real); /* basename points into real, and dirname cuts off before it */
-        name = basename(parent);
-    } else if (!directory && strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".json") == 0) {
-        name[strlen(name) - 5] = 0;
-    }
-    snprintf(model->name, sizeof model->name, "%s", strcmp(name, "/") == 0 ? "model" : name);
-}
-
 /* The directory's weights, unless only what they tell of the model is wanted. */
 static int open_weights(struct client_model *model, const char *directory, bool weightless, struct error *err)
 {
@@ -216,7 +209,8 @@ static int open_base(struct client_model *model, json_t *peft, const char *base,
     return rc ? rc : client_adapter_set(model, peft, base, err);
 }
 
-/* An adapter's directory has a config of its own if eps wrote it. */
+/* An adapter's directory has a config of its own if eps wrote it. Side files of the base only fill in what the
+ * adapter's lack, and its weights come before the adapter's. */
 static int open_adapter(struct client_model *model, const char *directory, const char *named, bool weightless,
                         struct error *err)
 {
@@ -317,27 +311,44 @@ static int refuse_base(const struct client_model_name *name, struct error *err)
                      name->path);
 }
 
-static int open_found(struct client_model *out, const struct client_model_name *name, bool weightless,
-                      const struct client_model_rewrite *rewrite, struct error *err)
+/* A model of which there is a config alone, and no file. */
+static int open_text(struct client_model *model, const struct client_model_name *name, struct error *err)
+{
+    client_model_call(model, name->path, true);
+    model->config_fd = model_hold_config(name->config, strlen(name->config), err);
+    return model->config_fd < 0 ? model->config_fd : model_read_config(model, name->path, err);
+}
+
+static int open_at(struct client_model *out, const struct client_model_name *name, bool weightless, struct error *err)
 {
     char found[PATH_MAX];
     bool is_directory = false;
-
-    *out = (struct client_model){.config_fd = -1, .rewrite = rewrite};
     int rc = find_model(found, &is_directory, name->path, err);
+
     if (rc)
         return rc;
-    name_model(out, found, is_directory);
+    client_model_call(out, found, is_directory);
     if (is_directory && !realpath(found, out->directory)) /* `latest` may point elsewhere a moment later */
         rc = error_set(err, -errno, "%s: %s", found, strerror(errno));
     else if (is_directory && client_adapter_is_in(found))
         rc = open_adapter(out, found, name->base, weightless, err);
-    else if (name->base)
+    else if (name->base && !name->passes)
         rc = refuse_base(name, err);
     else if (is_directory && !weightless)
         rc = model_open_directory(out, found, err);
     else
         rc = is_directory ? open_weightless(out, found, err) : open_alone(out, found, err);
+    return rc;
+}
+
+static int open_found(struct client_model *out, const struct client_model_name *name, bool weightless,
+                      const struct client_model_rewrite *rewrite, struct error *err)
+{
+    *out = (struct client_model){.config_fd = -1, .rewrite = rewrite};
+    int rc = !name->config ? open_at(out, name, weightless, err)
+             : name->base  ? refuse_base(name, err)
+                           : open_text(out, name, err);
+
     out->rewrite = NULL;
     if (rc)
         client_model_close(out);
@@ -359,22 +370,6 @@ int client_model_open_fresh(struct client_model *out, const struct client_model_
                             const struct client_model_rewrite *rewrite, struct error *err)
 {
     return open_found(out, name, true, rewrite, err);
-}
-
-/* Verifies the files in use, without the moments: weights first. */
-static int check_files(const struct checkpoint *checkpoint, int directory, int (*on_bytes)(void *data, uint64_t bytes),
-                       void *data, struct error *err)
-{
-    int rc = 0;
-
-    for (int weights = 1; weights >= 0; weights--)
-        for (size_t i = 0; !rc && i < checkpoint->n_files; i++) {
-            const char *name = checkpoint->files[i].name;
-            const bool has_weights = strcmp(name, CHECKPOINT_WEIGHTS) == 0 || strcmp(name, ADAPTER_WEIGHTS) == 0;
-            if (has_weights == weights && strcmp(name, CHECKPOINT_MOMENTS) != 0)
-                rc = checkpoint_check(checkpoint, directory, name, on_bytes, data, err);
-        }
-    return rc;
 }
 
 enum number_type client_model_precision(const json_t *options)
@@ -428,22 +423,24 @@ static int read_training(struct checkpoint *out, int *directory, const struct cl
     return rc;
 }
 
-/* The type that a checkpoint's run began from. False: this is no checkpoint. One that cannot be read is for
- * client_model_check to refuse. */
-static bool find_dtype(enum safetensors_type *out, const struct client_model *model)
+/* The type that a checkpoint's run began from, and what it left out. False: this is no checkpoint. One that cannot be
+ * read is for client_model_check to refuse. */
+static bool take_training(struct client_model *model)
 {
     struct checkpoint checkpoint;
     int directory;
 
     if (read_training(&checkpoint, &directory, model, NULL) <= 0)
         return false;
-    *out = client_model_dtype(checkpoint.options);
+    model->dtype = client_model_dtype(checkpoint.options);
+    model->passed = json_incref(json_object_get(checkpoint.options, CLIENT_PASSED_KEY));
     checkpoint_free(&checkpoint);
     close(directory);
     return true;
 }
 
-/* drawn NULL: no tensor may be missing. */
+/* drawn NULL: no tensor may be missing. A checkpoint's weights are fp32 whatever its run began from, so its record
+ * counts. */
 static int model_match(struct client_model *out, char *drawn, struct error *err)
 {
     struct weights weights;
@@ -455,8 +452,12 @@ static int model_match(struct client_model *out, char *drawn, struct error *err)
     rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weights, out->n_weights, NULL, err);
     if (!rc && drawn)
         weights_missing(drawn, &weights, &model);
-    if (!rc && !find_dtype(&out->dtype, out))
+    json_decref(out->passed);
+    out->passed = NULL;
+    if (!rc && !take_training(out)) {
         out->dtype = weights_type(&weights, &model);
+        rc = client_passed_note(&out->passed, out, &weights, &model, err);
+    }
     if (!rc)
         out->form = weights_form(&weights, &model);
     weights_close(&weights);
@@ -505,7 +506,9 @@ static int name_others(const struct client_model *model, int rc, struct error *e
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err)
 {
+    const struct checkpoint_reading reading = {true, on_bytes, data};
     struct checkpoint checkpoint;
+    struct error edited;
     int directory;
     int rc = read_training(&checkpoint, &directory, model, err);
 
@@ -514,9 +517,12 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     model->precision = client_model_precision(checkpoint.options);
     json_decref(model->trained);
     model->trained = json_incref(checkpoint.options);
-    rc = check_files(&checkpoint, directory, on_bytes, data, err);
+    rc = checkpoint_check_files(&edited, &checkpoint, directory, &reading, err);
     checkpoint_free(&checkpoint);
     close(directory);
+    if (edited.text[0])
+        snprintf(model->edited, sizeof model->edited, "%.400s: %.300s; it is read as it is", model->directory,
+                 edited.text);
     if (rc && rc != -EINTR)
         error_prefix(err, model->directory);
     return rc == -EINVAL ? name_others(model, rc, err) : rc;
@@ -544,7 +550,7 @@ int client_model_from(struct client_model *out, const struct client_model_name *
     int rc = model_read_config(out, name->path, err);
     if (!rc && side && (rc = model_files_check(side, err)) != 0)
         error_prefix(err, name->path);
-    if (!rc && name->base && out->config.adapter.rank == 0)
+    if (!rc && name->base && !name->passes && out->config.adapter.rank == 0)
         rc = refuse_base(name, err);
     if (!rc && weights_fd >= 0 && out->config.adapter.rank > 0 && (rc = open_named_base(out, name->base, err)) != 0)
         error_prefix(err, name->path);
@@ -571,5 +577,6 @@ void client_model_close(struct client_model *model)
     model->config_fd = -1;
     json_decref(model->side);
     json_decref(model->trained);
-    model->side = model->trained = NULL;
+    json_decref(model->passed);
+    model->side = model->trained = model->passed = NULL;
 }

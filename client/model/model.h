@@ -10,7 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/model/wrapper.h"
 #include "proto/plan/memory/plan.h"
 #include "proto/wire/session.h"
@@ -33,15 +33,19 @@ struct client_model {
     const struct client_model_rewrite *rewrite; /* borrowed while the model is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
     char wrapper[WRAPPER_NOTE_BYTES]; /* the model that its text model is a part of (proto/model/wrapper.h); else "" */
-    json_t *trained; /* the options of its training (client/record/record.h), if its checkpoint says; else NULL */
-    json_t *side;    /* the other files beside config.json (proto/model/model_files.h); NULL: not read */
+    char edited[800]; /* texts that its checkpoint says were other ones, as a sentence: client_model_check; else "" */
+    json_t *passed;   /* what it leaves out (client/model/passed.h): client_model_match; NULL: nothing */
+    json_t *trained;  /* the options of its training (client/record/record.h), if its checkpoint says; else NULL */
+    json_t *side;     /* the other files beside config.json (proto/model/file/model_files.h); NULL: not read */
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
 /* Which model. */
 struct client_model_name {
     const char *path;
-    const char *base; /* of an adapter: its base's directory; NULL: the one that the adapter names */
+    const char *base;   /* of an adapter: its base's directory; NULL: the one that the adapter names */
+    bool passes;        /* base may as well be where a checkpoint's `passed` is: the caller's to use */
+    const char *config; /* the text of config.json, of a model that is not here; NULL: it is at the path */
 };
 
 /* Returns -errno or -EINVAL with a sentence that begins with the path; nothing is then open. A directory of an adapter
@@ -66,14 +70,14 @@ int client_model_open_fresh(struct client_model *out, const struct client_model_
 int client_model_replace_config(struct client_model *model, const char *text, struct error *err);
 
 /* Verifies the model's files against their checkpoint's checksums, and takes precision and options from it. Files
- * that are no checkpoint's pass. on_bytes as in checkpoint_check. -EINVAL with a sentence that names directory and
- * file. */
+ * that are no checkpoint's pass, and so do texts that were edited, which model->edited names. on_bytes as in
+ * checkpoint_check. -EINVAL with a sentence that names directory and file. */
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err);
 
 /* Matches the tensors in the files with the model's, by headers alone, and sets dtype: F32, F16 or BF16 if all tensors
- * have that type, else F32; for a checkpoint, the type of the weights that its run began from. -EINVAL with a sentence
- * that names the first tensor that does not fit and counts the others (proto/model/weights.h). */
+ * have that type, else F32; for a checkpoint, the type of the weights that its run began from. Sets passed. -EINVAL
+ * with a sentence that names the first tensor that does not fit and counts the others (proto/model/weights.h). */
 int client_model_match(struct client_model *model, struct error *err);
 
 /* client_model_match for a model whose training begins. drawn (WEIGHTS_MISSING_BYTES) names the tensors of a classifier
@@ -116,6 +120,10 @@ enum safetensors_type client_model_dtype(const json_t *options);
  * and side (may be NULL), also on failure. Errors as client_model_open, but -EINVAL if the base is not there. */
 int client_model_from(struct client_model *out, const struct client_model_name *name, int config_fd, int weights_fd,
                       json_t *side, struct error *err);
+
+/* Sets model->name to the distinctive part of a path: "runs/small/step-100" is step-100, "small/config.json" is small,
+ * "models--Qwen--Qwen3-8B/snapshots/COMMIT" is Qwen3-8B. directory: it is one. */
+void client_model_call(struct client_model *model, const char *path, bool directory);
 
 /* Safe after a failure, when called twice, and on {.config_fd = -1}. */
 void client_model_close(struct client_model *model);

@@ -186,7 +186,7 @@ static bool is_hub_name(const char *path)
     const size_t organisation = strspn(path, allowed), name = organisation + 1;
     char first[NAME_MAX + 1];
 
-    if (organisation == 0 || organisation > NAME_MAX || path[0] == '.' || path[organisation] != '/' ||
+    if (organisation == 0 || organisation > NAME_MAX || path[0] == '.' || path[0] == '-' || path[organisation] != '/' ||
         path[name] == '.' || !path[name] || path[name + strspn(path + name, allowed)])
         return false;
     snprintf(first, sizeof first, "%.*s", (int)organisation, path);

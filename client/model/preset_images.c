@@ -1,3 +1,5 @@
+/* A preset is a config.json in memory, opened as a file would be, so presets and models of users take one path from
+ * here on. The size of the images decides stem and normalisation: small ones are CIFAR's, large ones ImageNet's. */
 #include "client/model/preset_images.h"
 
 #include "client/images/view.h"

@@ -6,7 +6,7 @@
 #include "client/model/file.h"
 #include "client/model/preset.h"
 #include "proto/base/text.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/weights.h"
 
 #include <dirent.h>
@@ -217,6 +217,7 @@ int client_shards_add(struct client_model *model, const char *directory, const c
     return shards_add(model, directory, name, NULL, err);
 }
 
+/* As transformers looks for them: one file, an index; then whatever is there, for files that no index lists. */
 int client_shards_open(struct client_model *model, const char *directory, struct error *err)
 {
     if (client_file_is_in(directory, CHECKPOINT_WEIGHTS))

@@ -1,3 +1,4 @@
+/* The labels of a classifier are read first, and belong to the source from then on, also if it does not open. */
 #include "client/model/source.h"
 
 #include "client/model/classifier.h"

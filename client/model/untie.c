@@ -1,10 +1,13 @@
+/* Runs before anything is planned, since a head of its own adds to the model's units. Weights that do not open as this
+ * model's decide nothing here: whoever needs them next says why. config.json on disk stays as it is; the copy in memory
+ * is replaced. */
 #include "client/model/untie.h"
 
 #include "client/model/file.h"
 #include "client/model/shards.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 #include "proto/model/weights.h"
 
 #include <stdlib.h>

@@ -18,6 +18,7 @@ static const struct share {
     const char *key, *of;
 } shares[] = {{"wta=", "tokens"}, {"attention=", "queries"}};
 
+/* A digit first: strtod alone would take blanks, signs, "inf" and "nan". */
 bool client_options_real(double *out, const char *text, size_t n)
 {
     char *end;
@@ -26,6 +27,7 @@ bool client_options_real(double *out, const char *text, size_t n)
     return n > 0 && *text >= '0' && *text <= '9' && end == text + n;
 }
 
+/* The last word may not end in a comma: then the rest of the text is exactly ",". */
 int client_options_words(const char *option, const char *text, client_options_word *read, void *context,
                          struct error *err)
 {

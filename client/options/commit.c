@@ -39,21 +39,42 @@ static int check_folded(const struct eps_train_options *o, struct error *err)
                      sgd ? optimizer : "adamw", sgd ? "sgd with --momentum alone" : "--optimizer adama");
 }
 
+/* What --state says of the types of the state, where they are not named. A resumed run has them; then it must say the
+ * same. */
+static int commit_take_state(struct eps_train_options *o, bool fences, struct error *err)
+{
+    const bool narrow = o->state == EPS_BF16, has_moments = o->optimizer != EPS_SGD || o->momentum != 0;
+    const enum eps_number moments = narrow && has_moments ? EPS_BF16 : EPS_FP32, grad = narrow ? EPS_BF16 : EPS_FP32,
+                          sums = narrow && (fences || o->commit == EPS_FENCED) ? EPS_BF16 : EPS_FP32;
+    const enum eps_master master = narrow && o->precision != EPS_FP32 ? EPS_MASTER_NONE : EPS_MASTER_FP32;
+    const bool had = o->moments != EPS_NUMBER_DEFAULT;
+
+    if (o->moments == EPS_NUMBER_DEFAULT)
+        o->moments = moments;
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
+        o->grad_dtype = grad;
+    if (o->master == EPS_MASTER_DEFAULT)
+        o->master = master;
+    if (o->sums == EPS_NUMBER_DEFAULT)
+        o->sums = sums;
+    if (!had || !o->state || !(o->resume || o->attach) ||
+        (o->moments == moments && o->grad_dtype == grad && o->master == master && o->sums == sums))
+        return 0;
+    return error_set(err, -EDOM,
+                     "--state %s: the run's state has other types, which it keeps: leave it out, or begin another run",
+                     narrow ? "bf16" : "fp32");
+}
+
 int client_options_commit(struct eps_train_options *o, struct error *err)
 {
     const bool clips = !isnan(o->clip_norm), scales = o->precision == EPS_FP16;
+    int rc;
 
     if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
         o->optimizer = o->parts > 1 ? EPS_ADAMW : EPS_ADAMA;
-    if (o->moments == EPS_NUMBER_DEFAULT)
-        o->moments = EPS_FP32;
-    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
-        o->grad_dtype = EPS_FP32;
-    if (o->master == EPS_MASTER_DEFAULT)
-        o->master = EPS_MASTER_FP32;
-    if (o->sums == EPS_NUMBER_DEFAULT)
-        o->sums = EPS_FP32;
-    int rc = check_clip("--clip-norm", o->clip_norm, err);
+    rc = commit_take_state(o, clips || scales, err);
+    if (!rc)
+        rc = check_clip("--clip-norm", o->clip_norm, err);
     if (!rc)
         rc = check_clip("--clip-update", o->clip_update, err);
     if (rc)
@@ -76,6 +97,7 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
     if (o->attention > EPS_ATTENTION_OWN && (o->precision == EPS_FP32 || scales))
         return error_set(err, -EDOM,
                          "--attention: cuDNN's is of bf16 alone: choose --precision bf16, or --attention own");
+    /* Before the commit is resolved: sentences name what the user gave. */
     const char *const option = o->commit == EPS_FENCED ? "--commit fenced" : fencing(o);
     if (o->commit == EPS_COMMIT_DEFAULT)
         o->commit = clips || scales ? EPS_FENCED : EPS_EAGER;

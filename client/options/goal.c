@@ -11,6 +11,7 @@ static enum number_type goal_number_of(enum eps_number number)
     return number == EPS_BF16 ? NUMBER_BF16 : number == EPS_FP16 ? NUMBER_FP16 : NUMBER_FP32;
 }
 
+/* Both enums have the forms in one order. Without --base, frozen weights are stored as the trained ones are. */
 static enum form goal_form_of(enum eps_base base)
 {
     return base == EPS_BASE_DEFAULT ? FORM_VALUES : (enum form)(base - EPS_BASE_FULL);
@@ -50,6 +51,7 @@ static int check_approximation(const struct model *model, const struct client_ap
     return 0;
 }
 
+/* check_approximation comes after model_freeze: a map that is frozen has no gradient to sample. */
 int client_options_model(struct model *out, const struct model_config *config, const struct eps_train_options *o,
                          struct error *err)
 {

@@ -18,12 +18,6 @@
 #include <string.h>
 
 enum {
-    EPOCHS = 10,
-    EVAL_TOKENS = 65536, /* their mean is good to a hundredth of a nat; more would only take longer */
-    TASK_BATCH = 32,
-    ROWS_EPOCHS = 3,
-    WARMUP = 45, /* preset's steps of warm-up; 30 % of a run under 150 steps */
-    SAVE_MINUTES = 10,
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* per minibatch: two of them take 2 GiB */
 };
@@ -44,40 +38,6 @@ struct eps_train_options eps_train_defaults(void)
 static double chosen(double given, double otherwise)
 {
     return isnan(given) ? otherwise : given;
-}
-
-/* Rows for about n_tokens: a multiple of n_parts, no more than `most` if each part still gets a row. */
-static uint32_t options_rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
-{
-    uint64_t rows = (n_tokens + seq / 2) / seq;
-
-    if (rows > most)
-        rows = most;
-    rows -= rows % n_parts;
-    return rows ? (uint32_t)rows : n_parts;
-}
-
-uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
-{
-    return options_rows_of(CLIENT_BATCH_TOKENS, seq, n_parts, n_windows);
-}
-
-/* A preset's steps: enough to learn from the data, too few to overfit. */
-static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows, uint32_t batch)
-{
-    const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
-    const uint64_t usual = client_preset_recipe(preset)->steps;
-
-    return once > usual ? once : most < usual ? most : usual;
-}
-
-/* A preset's warm-up: 3 % of more than 1500 steps, as for any model. A shorter run keeps the number of steps; otherwise
- * the rate would peak before the second moments have settled. */
-static uint64_t preset_warmup(uint64_t steps)
-{
-    const double share = 0.03 * (double)steps, most = 0.3 * (double)steps;
-
-    return (uint64_t)round(share > WARMUP ? share : most < WARMUP ? most : WARMUP);
 }
 
 /* A preset's seq: below its positions if the data are shorter than the two windows they must give. It is not lowered
@@ -112,6 +72,7 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
     return 0;
 }
 
+/* A run has one precision, so bf16 is its default only where all devices are GPUs. */
 void client_options_complete(struct eps_train_options *options, const struct client_devices *devices)
 {
     options->device = !devices->cuda ? "cpu" : devices->cpu ? "cpu and cuda" : "cuda";
@@ -146,6 +107,7 @@ int client_options_mask(double *fraction, struct error *err)
     return client_masks_check(*fraction, err);
 }
 
+/* A smaller model bears a higher rate. */
 static double preset_lr(const struct eps_preset *preset)
 {
     const uint64_t mi = 1 << 20, n = preset->n_parameters;
@@ -180,6 +142,8 @@ static int resolve_sgd(struct eps_train_options *o, const struct client_facts *f
     return 0;
 }
 
+/* The usual rates of an adapter, a fresh model and one that is tuned. A preset's second beta is lower, as its run may
+ * be shorter than the thousand steps that 0.999 averages over. */
 static int resolve_adam(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const double usual = facts->adapts ? 2e-4 : facts->fresh ? 3e-4 : 2e-5;
@@ -319,56 +283,6 @@ static int check_parts(const struct eps_train_options *o, const struct eps_train
     return 0;
 }
 
-/* Resolves steps, and the options that count steps, from the training windows. Stored values stay, even if the run now
- * ends before them. */
-static int resolve_length(struct eps_train_options *o, const struct client_facts *facts, uint64_t n_windows,
-                          struct error *err)
-{
-    const uint64_t most = (uint64_t)1 << 40;
-
-    if (o->steps && !isnan(o->epochs))
-        return error_set(err, -EDOM, "give --steps or --epochs, not both");
-    if (o->steps == 0 && isnan(o->epochs) && facts->preset)
-        o->steps = preset_steps(facts->preset, n_windows, o->batch);
-    if (o->steps == 0) {
-        o->epochs = chosen(o->epochs, facts->whole && !facts->masked ? ROWS_EPOCHS : 1);
-        if (!(o->epochs > 0 && o->epochs <= 1e9))
-            return error_set(err, -EDOM, "--epochs %g is not above 0 and at most 1e9", o->epochs);
-        const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
-        const double steps = (double)facts->batch_step + fmax(0, ceil(rows / o->batch));
-        o->steps = steps > (double)most ? most + 1 : (uint64_t)steps;
-    }
-    if (o->steps > most)
-        return error_set(err, -EDOM, "a run has at most %" PRIu64 " steps: give fewer --steps or --epochs", most);
-    o->epochs = NAN;
-    if (o->warmup == UINT64_MAX)
-        o->warmup = facts->preset ? preset_warmup(o->steps) : (uint64_t)round(0.03 * (double)o->steps);
-    if (o->no_save)
-        o->save_every = 0;
-    if (o->save_every == UINT64_MAX)
-        o->save_every = (o->steps + 9) / 10;
-    if (o->save_every > most)
-        return error_set(err, -EDOM, "--save-every %" PRIu64 " is more than %" PRIu64, o->save_every, most);
-    o->save_minutes = chosen(o->save_minutes, SAVE_MINUTES);
-    if (!(o->save_minutes >= 0 && o->save_minutes <= 1e6))
-        return error_set(err, -EDOM, "--save-minutes %g is not within 0 and 1e6", o->save_minutes);
-    if (o->keep == UINT32_MAX)
-        o->keep = 2;
-    if (o->eval_tokens == UINT64_MAX)
-        o->eval_tokens = EVAL_TOKENS;
-    if (o->patience > 0 && o->eval_every == 0)
-        return error_set(err, -EDOM, "--patience %u counts evaluations: give --eval-every too", o->patience);
-    if (facts->resumed)
-        return 0;
-    if (o->warmup > o->steps)
-        return error_set(err, -EDOM, "--warmup %" PRIu64 " is more than the run's %" PRIu64 " steps", o->warmup,
-                         o->steps);
-    if (o->eval_every > o->steps)
-        return error_set(err, -EDOM, "--eval-every %" PRIu64 " is more than the run's %" PRIu64 " steps", o->eval_every,
-                         o->steps);
-    return client_options_check_thaw(o, err);
-}
-
 static int resolve_preference(struct eps_train_options *o, struct error *err)
 {
     o->dpo_beta = chosen(o->dpo_beta, 0.1); /* as in the paper, and in TRL */
@@ -388,13 +302,7 @@ static int check_smoothing(const struct eps_train_options *o, const struct clien
         return error_set(err, -EDOM, "--label-smoothing is for tokens and classes, not for numbers: leave it out");
     if (o->label_smoothing >= 0 && o->label_smoothing < 1)
         return 0;
-    return error_set(err, -EDOM, "--label-smoothing %g is not within 0 and 1", o->label_smoothing);
-}
-
-/* The smallest batch: a row of each part, or a preference, which is two. */
-static uint32_t least_batch(const struct eps_train_options *o, const struct client_facts *facts)
-{
-    return facts->pairs ? 2 * o->parts : o->parts;
+    return error_set(err, -EDOM, "--label-smoothing %g is not at least 0 and less than 1", o->label_smoothing);
 }
 
 /* Resolves the batch of whole rows, and what counts steps. An epoch has a step for the rows that are left at its end,
@@ -413,16 +321,12 @@ static int resolve_rows(struct eps_train_options *o, const struct eps_train_opti
         return error_set(err, -EINVAL, "--data %s: one row is too few to train on and to hold out another: give more",
                          o->data[0]);
     if (o->batch == 0)
-        o->batch = facts->task
-                       ? options_rows_of(TASK_BATCH, 1, o->parts * (facts->joined ? facts->joined : 1), facts->n_rows)
-                   : facts->preset ? options_rows_of(client_preset_batch_tokens(facts->preset, facts->n_tokens), o->seq,
-                                                     o->parts, facts->n_rows)
-                                   : client_options_batch(o->seq, least_batch(o, facts), facts->n_rows);
+        o->batch = client_options_choose_batch(o, facts, facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
         rc = check_parts(o, asked, facts->pairs, err);
     const uint64_t filled = (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch;
-    return rc ? rc : resolve_length(o, facts, facts->flows ? facts->n_rows : filled, err);
+    return rc ? rc : client_options_length(o, facts, facts->flows ? facts->n_rows : filled, err);
 }
 
 int client_options_refuse_empty(const char *option, const char *const *names, size_t n, struct error *err)
@@ -455,6 +359,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     if (facts->whole)
         return resolve_rows(out, in, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
+    /* The last token of a window is only predicted; a masked model predicts tokens of the row itself. */
     window = (uint64_t)out->seq + !facts->masked;
     if (facts->n_tokens == 0)
         return client_options_refuse_empty("--data ", out->data, out->n_data, err);
@@ -471,13 +376,11 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - !facts->masked) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->preset ? options_rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq,
-                                                     out->parts, n_windows)
-                                   : client_options_batch(out->seq, least_batch(out, facts), n_windows);
+        out->batch = client_options_choose_batch(out, facts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, in, facts->pairs, err);
-    return rc ? rc : resolve_length(out, facts, n_windows, err);
+    return rc ? rc : client_options_length(out, facts, n_windows, err);
 }
 
 bool client_options_say_recipe(struct error *sentence, const struct eps_preset *preset,

@@ -3,7 +3,8 @@
  * Defaults depend only on the model, the data, the machine and the other options. So a run can be repeated from its
  * printed options. A user's own model gets the usual ones: batches of about 16 Ki tokens, one epoch, a learning rate of
  * 3e-4 (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999. A task gets minibatches of 32 rows, three epochs, and the
- * length of the longest row, as Devlin et al. fine-tuned BERT (arXiv:1810.04805, appendix A.3).
+ * length of the longest row, as Devlin et al. fine-tuned BERT (arXiv:1810.04805, appendix A.3). Given weights get
+ * smaller batches of few data, and evaluations are counted by the steps: client/options/length.c.
  *
  * A preset with fresh weights has one recipe, whether it was named or chosen. If there are two figures, the first is
  * for byte and gpt2 presets, the second for presets that learn a tokenizer:
@@ -50,6 +51,7 @@ struct client_facts {
     uint32_t seq;           /* chosen if none is given; 0: the longest row's */
     uint32_t source;        /* tokens of seq that are a source; 0: there is none */
     uint32_t n_rows;        /* if whole: rows to train on */
+    uint32_t n_held_out;    /* if whole: rows that are held out */
     uint32_t joined;        /* rows that no part divides: of a ghost batch; 0: 1 */
     uint32_t longest;       /* if whole: tokens of the longest row */
     uint32_t least;         /* the least seq that all rows have room in */
@@ -101,6 +103,19 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts; at most n_windows if each part still gets a row. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
+
+/* Rows of a minibatch, left to choose, of n_rows (windows of a text) to train on; seq and parts are resolved. */
+uint32_t client_options_choose_batch(const struct eps_train_options *options, const struct client_facts *facts,
+                                     uint64_t n_rows);
+
+/* Resolves steps, and the options that count steps, from the training windows; the batch is resolved. Stored values
+ * stay, even if the run now ends before them. -EDOM. */
+int client_options_length(struct eps_train_options *options, const struct client_facts *facts, uint64_t n_windows,
+                          struct error *err);
+
+/* Says that a run is short, and the remedy; false if it is not, or if its steps were asked for. */
+bool client_options_say_short(struct error *sentence, const struct eps_train_options *asked,
+                              const struct eps_train_options *resolved);
 
 /* Describes what in `resolved` is the preset's recipe; false if nothing is. */
 bool client_options_say_recipe(struct error *sentence, const struct eps_preset *preset,

@@ -183,7 +183,7 @@ const char *client_option_print(char out[CLIENT_OPTION_TEXT], const void *option
                  !set           ? "default without it"
                  : is_text(row) ? text_at(options, row)
                                 : "");
-    } else if (value_is_real(row) && !set) {
+    } else if (!set) {
         snprintf(out, CLIENT_OPTION_TEXT, "none");
     } else if (value_is_real(row)) {
         value_print_real(first, real[0]);

@@ -33,7 +33,7 @@ bool client_option_same(const struct eps_train_options *a, const struct eps_trai
                         const struct eps_option *row);
 
 /* Formats the value as it is typed; a real number in its shortest exact form, a flag that is set as nothing. Unset:
- * "none", or "default without it" of a flag or a text. Returns out. */
+ * "none", or "default without it" of a flag or a text. Returns out. Not of EPS_OPTION_TEXTS. */
 const char *client_option_print(char out[CLIENT_OPTION_TEXT], const void *options, const struct eps_option *row);
 
 /* The value as in training.json: an unset real number or text is null. Owned; NULL: no memory, or a text that is not

@@ -31,7 +31,7 @@ struct client_windows client_windows_held_out(const struct client_data *data, ui
                                               uint32_t seq, uint32_t stride, uint64_t most_tokens, uint32_t ahead)
 {
     struct client_windows windows = client_windows_of(data, first, n_tokens, seq, ahead);
-    const uint64_t most = most_tokens / stride > 0 ? most_tokens / stride : 1;
+    const uint64_t most = most_tokens > seq ? 1 + (most_tokens - seq) / stride : 1; /* window 0 predicts seq */
 
     assert(ahead == 1 || stride == seq);
     if (windows.n == 0)

@@ -65,10 +65,10 @@ bool client_change_check(const json_t *changes, uint32_t batch)
         step = change_step_of(change);
         if (!is_batch(change))
             continue;
-        const uint32_t before = change_batch_of(change, "from");
-        if (!before || (last && before != last))
+        const uint32_t before = change_batch_of(change, "from"), after = change_batch_of(change, "to");
+        if (!before || !after || (last && before != last))
             return false;
-        last = change_batch_of(change, "to");
+        last = after;
     }
     return !last || last == batch;
 }

@@ -5,7 +5,7 @@
 
 #include "client/eps.h"
 #include "proto/base/thread.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -26,6 +26,7 @@ static void checkpoints_name_of(char out[NAME_BYTES], uint64_t step)
     snprintf(out, NAME_BYTES, "step-%" PRIu64, step);
 }
 
+/* Printed again it must be the same: no sign, no leading zero, no number that is too large. */
 bool client_checkpoints_parse(uint64_t *step, const char *name)
 {
     char again[NAME_BYTES];
@@ -57,6 +58,7 @@ static bool holds_training(int directory_fd, const char *name)
     return faccessat(directory_fd, path, F_OK, 0) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+/* Each array is kept as soon as it has grown, so that a failure of the second leaves nothing dangling. */
 static int checkpoints_grow(struct client_checkpoints *c)
 {
     const size_t cap = c->cap ? 2 * c->cap : 16;
@@ -143,7 +145,7 @@ static int list_checkpoints(struct client_checkpoints *out, int directory_fd, bo
     if (!rc)
         return 0;
     client_checkpoints_free(out);
-    return error_set(err, rc, "out of memory");
+    return error_memory(err);
 }
 
 int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err)
@@ -175,6 +177,7 @@ static void remove_ours(int directory_fd, const char *name)
         unlinkat(directory_fd, name, AT_REMOVEDIR);
 }
 
+/* Renamed first: a removal that is cut short leaves a .partial, which the next run sweeps, and no torn step-N. */
 void client_checkpoints_remove(int directory_fd, uint64_t step)
 {
     char name[NAME_BYTES], partial[NAME_BYTES + 16];
@@ -302,9 +305,10 @@ int client_best_mark(int directory_fd, uint64_t step)
 
 struct reading {
     struct client_past *past;
-    uint64_t most;
+    uint64_t most, kept; /* kept: 0: there is no `best` */
 };
 
+/* Called line by line: after the last one it holds that of the newest step. */
 static void checkpoints_on_line(void *user, const struct eps_step *step)
 {
     const struct reading *reading = user;
@@ -312,10 +316,14 @@ static void checkpoints_on_line(void *user, const struct eps_step *step)
 
     if (step->step > reading->most)
         return;
-    if (!isnan(step->eval_before))
+    if (!isnan(step->eval_before)) {
         client_best_add(&past->best, 0, step->eval_before);
+        client_best_add(&past->kept, 0, step->eval_before);
+    }
     if (!isnan(step->eval_loss))
         client_best_add(&past->best, step->step, step->eval_loss);
+    if (!isnan(step->eval_loss) && step->step == reading->kept)
+        client_best_add(&past->kept, step->step, step->eval_loss);
     past->last = step->step;
     past->eval_loss = step->eval_loss;
     past->step_ms = step->step_ms;
@@ -327,13 +335,20 @@ void client_past_init(struct client_past *past)
 {
     *past = (struct client_past){.eval_loss = NAN, .step_ms = NAN, .tokens_per_s = NAN};
     client_best_init(&past->best);
+    client_best_init(&past->kept);
 }
 
 void client_past_read(struct client_past *out, const char *directory, uint64_t step)
 {
-    struct reading reading = {out, step};
+    struct reading reading = {out, step, 0};
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     client_past_init(out);
+    if (fd >= 0) {
+        if (!client_checkpoints_link(&reading.kept, fd, "best"))
+            reading.kept = 0;
+        close(fd);
+    }
     (void)eps_metrics_read(directory, checkpoints_on_line, &reading, NULL, NULL);
 }
 
@@ -342,7 +357,9 @@ bool client_past_lacks_evaluation(const struct client_past *past, const struct e
 {
     const bool is_due = step == options->steps || (options->eval_every > 0 && step % options->eval_every == 0);
 
-    return is_due && step > 0 && (past->last < step || isnan(past->eval_loss));
+    const bool is_passed_over = options->eval_chosen && past->n_skipped > 0 && step < options->steps;
+
+    return is_due && !is_passed_over && step > 0 && (past->last < step || isnan(past->eval_loss));
 }
 
 /* ---- Background cleanup ---- */

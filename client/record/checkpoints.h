@@ -86,6 +86,7 @@ struct client_past {
     uint64_t last;                           /* step of the last line; 0: none */
     double eval_loss, step_ms, tokens_per_s; /* of that line; NAN where it has none */
     struct client_best best;                 /* of all evaluations */
+    struct client_best kept;                 /* the one whose checkpoint `best` is, else that before the first step */
     unsigned n_skipped;                      /* steps skipped in a row, up to the last line */
 };
 

@@ -4,9 +4,10 @@
  * room. */
 #include "client/record/disk.h"
 
+#include "proto/base/file.h"
 #include "proto/base/process.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/output.h"
 #include "proto/plan/memory/files.h"
 
@@ -41,12 +42,13 @@ int client_disk_of(struct client_disk *out, const struct model *model, unsigned 
 uint64_t client_disk_most(const struct eps_train_options *o)
 {
     const bool keeps_best = o->eval_every > 0 && o->save_every > 0;
-    uint64_t n_saves = o->save_every > 0 ? (o->steps + o->save_every - 1) / o->save_every : 1;
+    const bool by_steps = o->save_every > 0 && o->save_every < o->steps;
+    uint64_t n_saves = by_steps ? (o->steps + o->save_every - 1) / o->save_every : 1;
 
     n_saves += o->freeze_until > 0;
     if (keeps_best)
-        n_saves += o->steps / o->eval_every;
-    const uint64_t read = o->mirror != NULL; /* one that is copied stays until it is */
+        n_saves += (o->steps - 1) / o->eval_every; /* the last step is saved in any case */
+    const uint64_t read = o->mirror != NULL;       /* one that is copied stays until it is */
     const uint64_t most = (uint64_t)o->keep + 1 + keeps_best + read, interim = o->save_every > 0 && o->save_minutes > 0;
     return interim + (o->keep > 0 && most < n_saves ? most : n_saves);
 }
@@ -81,8 +83,10 @@ static int disk_reserve(int directory_fd, const char *name, uint64_t bytes)
 
     if (!rc && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
         rc = -EFBIG;
-    if (!rc && !is_memory(fd) && fallocate(fd, 0, 0, (off_t)bytes))
-        rc = errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR ? 0 : -errno;
+    if (!rc && !is_memory(fd)) {
+        const struct file file = file_own(fd);
+        rc = file_reserve(&file, bytes, NULL);
+    }
     if (fd >= 0)
         close(fd);
     return rc;

@@ -168,6 +168,7 @@ double client_metrics_round(double value)
     return strtod(text, NULL);
 }
 
+/* `good` moves once all is written; until then the same bytes are written to the same place again. */
 int client_metrics_flush(struct client_metrics *m, struct error *err)
 {
     struct stat st;
@@ -356,7 +357,7 @@ void client_metrics_close(struct client_metrics *metrics)
 
 /* ---- Reading: metrics.jsonl of any run, even while it is being written, cut off or damaged ---- */
 
-enum { MAX_LINE = 64 << 10, MAX_ROWS = 2 * LEDGER_CATEGORIES };
+enum { MAX_LINE = 64 << 10, MAX_ROWS = 2 * LEDGER_CATEGORIES, MAX_SCORES = 16 };
 
 static double real(const json_t *line, const char *key)
 {
@@ -389,16 +390,43 @@ static struct eps_memory side_of(json_t *categories, uint32_t worker, struct eps
     return side;
 }
 
+struct scores {
+    struct eps_score scores[MAX_SCORES], rewards[MAX_SCORES]; /* names are borrowed from the line */
+    size_t n_scores, n_rewards;
+};
+
+/* What a task adds to a line, as set_evaluation and line_of write it. */
+static void find_scores(struct scores *out, json_t *line)
+{
+    const char *key;
+    json_t *value;
+
+    *out = (struct scores){.n_scores = 0};
+    json_object_foreach(line, key, value)
+    {
+        const bool held_out = strncmp(key, "eval_", 5) == 0 && strncmp(key, "eval_loss", 9) != 0;
+        const bool reward = strncmp(key, "rewards/", 8) == 0 || strncmp(key, "logps/", 6) == 0;
+        const struct eps_score score = {held_out ? key + 5 : key,
+                                        json_is_number(value) ? json_number_value(value) : NAN};
+        if (held_out && out->n_scores < MAX_SCORES)
+            out->scores[out->n_scores++] = score;
+        else if (reward && out->n_rewards < MAX_SCORES)
+            out->rewards[out->n_rewards++] = score;
+    }
+}
+
 struct reading {
     void (*on_step)(void *user, const struct eps_step *step);
     void *user;
     uint64_t last, n_bad;
 };
 
+/* What a step borrows belongs to the line, which ends with on_step. */
 static void metrics_read_line(struct reading *r, const char *text, size_t n)
 {
     struct eps_memory_row rows[2][MAX_ROWS];
     struct eps_memory sides[2];
+    struct scores scores;
     json_t *line = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL), *memory = json_object_get(line, "memory");
     struct eps_step step = {
         .step = metrics_whole(line, "step"),
@@ -433,6 +461,9 @@ static void metrics_read_line(struct reading *r, const char *text, size_t n)
             sides[step.n_memory++].budget = metrics_whole(memory, "device_budget");
         }
     }
+    find_scores(&scores, line);
+    step.scores = scores.scores, step.n_scores = scores.n_scores;
+    step.rewards = scores.rewards, step.n_rewards = scores.n_rewards;
     r->on_step(r->user, &step);
     json_decref(line);
 }

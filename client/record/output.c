@@ -4,7 +4,7 @@
 #include "client/record/output.h"
 
 #include "proto/model/adapter.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/output.h"
 
 #include <errno.h>
@@ -79,6 +79,7 @@ static int make_files(struct client_output *o, struct error *err)
     return rc;
 }
 
+/* A daemon may ask only for steps that were opened, or for the one that the run began with; and for one at a time. */
 static int output_open_partial(struct client_output *o, const struct message *m, uint64_t n_opened, struct error *err)
 {
     const uint64_t step = m->output.step;

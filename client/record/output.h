@@ -9,7 +9,7 @@
 #define CLIENT_RECORD_OUTPUT_H
 
 #include "client/daemon/files.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/wire/message.h"
 
 #include <stdint.h>

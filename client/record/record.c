@@ -6,6 +6,7 @@
 #include "client/data/data.h"
 #include "client/options/value.h"
 #include "client/record/change.h"
+#include "proto/base/json.h"
 #include "proto/operation/device_name.h"
 
 #include <errno.h>
@@ -52,6 +53,8 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
     for (unsigned i = 1; (row = client_option_stored(i)); i++)
         if (row->stored != EPS_STORED_ABSENT || client_option_is_set(options, row))
             rc = rc || json_object_set_new(json, client_option_key(key, row), client_option_to_json(options, row));
+    if (options->eval_chosen)
+        rc = rc || json_object_set_new(json, CLIENT_RECORD_EVAL_CHOSEN, json_true());
     json_decref(paths);
     if (!rc)
         return json;
@@ -114,6 +117,7 @@ static const char *read_options(char key[CLIENT_OPTION_KEY], struct client_recor
         if (!client_option_from_json(&r->options, row, json_object_get(r->json, client_option_key(key, row))))
             return key;
     }
+    r->options.eval_chosen = json_is_true(json_object_get(r->json, CLIENT_RECORD_EVAL_CHOSEN));
     return is_device(r->options.device) ? NULL : "device";
 }
 
@@ -267,7 +271,7 @@ int client_record_changes(json_t **out, const struct client_record *record, cons
     const struct eps_option *row;
     int rc;
 
-    *out = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
+    *out = before ? json_copy_whole(before) : json_array();
     rc = *out ? 0 : -ENOMEM;
     for (unsigned i = 1; !rc && (row = client_option_stored(i)); i++) {
         if (row->resume == EPS_RESUME_TAKES || client_option_same(options, &record->options, row))
@@ -295,6 +299,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     if (rc)
         return rc;
     follow_changes(out, given, stored);
+    out->eval_chosen = stored->eval_chosen && given->eval_every == UINT64_MAX;
     if (!isnan(given->epochs) && given->steps == 0)
         out->steps = 0;   /* epochs determine the steps */
     if (given->connect) { /* the daemon's workers are fixed; a given value is refused elsewhere */

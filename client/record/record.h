@@ -1,12 +1,13 @@
 /* client/record/record.h - a run's options as its checkpoints store them, and which may differ on resume.
  *
- * One JSON object, "options" in training.json (proto/model/checkpoint.h). Each key is an option's name with _ for -,
- * each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name. The
- * table of options (client/eps_options.h) says which are stored, in which order, and what a missing key means. Paths
- * are absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the data, so
- * that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are a
- * daemon's; the result does not depend on them. "source_dtype", the type of the weights that the run began from, is
- * absent if that is fp32; "began", the step of the other run's checkpoint that it began from, if there is none. */
+ * One JSON object, "options" in training.json (proto/model/file/checkpoint.h). Each key is an option's name with _ for
+ * -, each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name.
+ * The table of options (client/eps_options.h) says which are stored, in which order, and what a missing key means.
+ * Paths are absolute. "data_tokens" and "data_hash" (16 hex digits), and the same keys for eval_data, identify the
+ * data, so that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if they were left unset or are
+ * a daemon's; the result does not depend on them. "source_dtype", the type of the weights that the run began from, is
+ * absent if that is fp32; "passed", what the model has beside what is trained (client/model/passed.h), if that is
+ * nothing; "began", the step of the other run's checkpoint that it began from, if there is none. */
 #ifndef CLIENT_RECORD_RECORD_H
 #define CLIENT_RECORD_RECORD_H
 
@@ -17,7 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CLIENT_RECORD_BEGAN "began"
+#define CLIENT_RECORD_BEGAN       "began"
+#define CLIENT_RECORD_EVAL_CHOSEN "eval_chosen" /* beside eval_every; absent: it was asked for */
 
 /* Identifies a stream of tokens. */
 struct client_content {

@@ -32,6 +32,7 @@ static void make_header(char header[HEADER_BYTES + 1], const float *references, 
     snprintf(header + 10, (size_t)room + 2, "%-*s\n", room, shape);
 }
 
+/* Times 3: equal checksums do not cancel out, and exchanged ones differ. */
 uint64_t client_references_texts(uint64_t data_hash, uint64_t eval_data_hash)
 {
     return data_hash ^ 3 * eval_data_hash;

@@ -117,6 +117,7 @@ static int write_event(int fd, const struct bytes *event)
     return 0;
 }
 
+/* A session that starts at a step has TensorBoard forget that step, and later ones, of earlier files. */
 static int tensorboard_begin(int fd, uint64_t step)
 {
     static const char version[] = "brain.Event:2";
@@ -189,6 +190,7 @@ static void tensorboard_add(struct bytes *summary, const char *group, const char
     put_bytes(summary, SUMMARY_VALUE, one.at, one.n);
 }
 
+/* Rewards have no group: their names are TRL's, which has one in them. */
 int client_tensorboard_write(const struct client_tensorboard *events, const struct eps_step *step)
 {
     struct bytes event, summary = {.n = 0};

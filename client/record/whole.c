@@ -13,13 +13,15 @@
 
 enum { MOST_ASIDE = 1000 }; /* damaged checkpoints of one step */
 
-int client_whole_read(struct checkpoint *out, int fd, const char *name, const struct client_watch *watch,
-                      struct error *err)
+int client_whole_read(struct checkpoint *out, struct error *edited, int fd, const char *name,
+                      const struct client_watch *watch, struct error *err)
 {
-    struct client_watch_reading reading = {watch, err};
+    struct client_watch_reading data = {watch, err};
+    const struct checkpoint_reading reading = {.on_bytes = client_watch_on_bytes, .data = &data};
     uint64_t named;
     int rc = checkpoint_read(out, fd, err);
 
+    edited->text[0] = 0;
     if (rc == -ENOENT)
         return error_set(err, -EINVAL, "training.json is missing: this is not a complete checkpoint");
     if (rc)
@@ -27,7 +29,7 @@ int client_whole_read(struct checkpoint *out, int fd, const char *name, const st
     if (client_checkpoints_parse(&named, name) && named != out->step)
         rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", out->step);
     else
-        rc = checkpoint_check(out, fd, NULL, client_watch_on_bytes, &reading, err);
+        rc = checkpoint_check_files(edited, out, fd, &reading, err);
     if (rc) {
         const uint64_t step = out->step;
         checkpoint_free(out);

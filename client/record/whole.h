@@ -8,15 +8,16 @@
 
 #include "client/record/checkpoints.h"
 #include "proto/base/watch.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <limits.h>
 
 /* Reads training.json of the open directory `name`, and compares every byte of the others with it. watch may be NULL.
- * 0: it is whole, *out is to be freed; -EINVAL: it is damaged; any other -errno: that is not known. The sentence does
- * not name the directory. On failure *out holds nothing but the step, if training.json could be read. */
-int client_whole_read(struct checkpoint *out, int fd, const char *name, const struct client_watch *watch,
-                      struct error *err);
+ * 0: it is whole, *out is to be freed, and *edited as in checkpoint_check_files; -EINVAL: it is damaged; any other
+ * -errno: that is not known. The sentence does not name the directory. On failure *out holds nothing but the step, if
+ * training.json could be read. */
+int client_whole_read(struct checkpoint *out, struct error *edited, int fd, const char *name,
+                      const struct client_watch *watch, struct error *err);
 
 /* Renames a run's step-N to step-N.WHY ("damaged"), or to step-N.WHY-2 and so on if there is one; *name is the new
  * name. `latest` and `best` no longer point to it: they are removed. -errno with a sentence that names the

@@ -7,7 +7,7 @@
 #include "client/record/metrics.h"
 #include "client/record/record.h"
 #include "client/run/run.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/output.h"
 
 #include <errno.h>
@@ -55,13 +55,18 @@ static int find_daemon(char *out, size_t cap, const char *address, struct error 
     return client_observer_find_detached(out, cap, err);
 }
 
+void client_attach_init(struct client_attach *attach)
+{
+    *attach = (struct client_attach){.data_fd = -1, .config_fd = -1, .side_fd = -1, .output_fd = -1};
+}
+
 int client_attach_find(struct client_attach *out, struct client_link *link, const struct eps_train_options *in,
                        struct error *err)
 {
     int fds[CLIENT_MAIL_FDS], rc = attach_check_options(in, err);
     unsigned n_fds = 0;
 
-    *out = (struct client_attach){.data_fd = -1, .config_fd = -1, .side_fd = -1, .output_fd = -1};
+    client_attach_init(out);
     if (!rc)
         rc = find_daemon(out->address, sizeof out->address, in->attach, err);
     if (!rc)
@@ -84,7 +89,7 @@ int client_attach_find(struct client_attach *out, struct client_link *link, cons
 
 static void close_one(int *fd)
 {
-    if (*fd > 0)
+    if (*fd >= 0)
         close(*fd);
     *fd = -1;
 }

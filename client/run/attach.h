@@ -24,12 +24,15 @@ struct client_attach {
     bool foreign;                               /* the daemon is another user's */
 };
 
+/* No job: makes client_attach_close safe. */
+void client_attach_init(struct client_attach *attach);
+
 /* Asks the daemon in->attach for its detached job, over a session of its own. -EDOM: options that do not go with it;
  * -ENOENT, -ENOTUNIQ: no such job, or several; and as client_link_expect. Undo: client_attach_close, also after a
  * failure. */
 int client_attach_find(struct client_attach *out, struct client_link *link, const struct eps_train_options *in,
                        struct error *err);
-void client_attach_close(struct client_attach *attach); /* safe on one that was zeroed, and twice */
+void client_attach_close(struct client_attach *attach); /* safe twice */
 
 /* Fills in run->resume, run->model and run->asked: the run's directory, record and options. Errors as
  * client_resume_open and client_record_merge; -EDOM: a foreign daemon does not say which directory is the run's, so

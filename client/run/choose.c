@@ -4,6 +4,7 @@
  * takes it from the model's side files. */
 #include "client/run/run.h"
 
+#include "client/run/follow.h"
 #include "client/model/adapter.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
@@ -72,9 +73,16 @@ static void choose_note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
-static int choose_check_tasks(const struct eps_train_options *in, unsigned tasks, struct error *err)
+static int choose_check_tasks(struct client_run *run, const struct eps_train_options *in, unsigned tasks,
+                              struct error *err)
 {
-    return client_options_check_tasks(in, EPS_COMMAND_TRAIN, tasks, in->resume || in->attach, err);
+    struct eps_train_options checked = *in;
+
+    if (run->meant) {
+        client_follow_forget(&checked, run->meant, tasks);
+        client_follow_forget(&run->asked, run->meant, tasks);
+    }
+    return client_options_check_tasks(&checked, EPS_COMMAND_TRAIN, tasks, in->resume || in->attach, err);
 }
 
 /* The kind of rows that the open files have; the options must be for it. */
@@ -87,7 +95,7 @@ static int choose_find_kind(const struct client_source_ops **out, struct client_
 
     if (!rc && in->pack)
         *out = client_source_pack(*out);
-    return rc ? rc : choose_check_tasks(in, (*out)->task, err);
+    return rc ? rc : choose_check_tasks(run, in, (*out)->task, err);
 }
 
 /* If the preset learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that exists
@@ -132,6 +140,7 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
     return rc ? rc : client_source_prefixed(choose_open_source(run, kind, err), preset->name, err);
 }
 
+/* A resumed model must have all of its tensors; what a base lacks, as the head of a classifier, is drawn. */
 static int choose_match(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     if (run->model.n_weights == 0)
@@ -140,7 +149,7 @@ static int choose_match(struct client_run *run, const struct eps_train_options *
                                                      : client_model_match_base(&run->model, run->drawn, err),
                                           in->model, err);
     if (rc == -EINVAL && !in->resume && run->model.config.n_labels == 0)
-        client_classifier_suggest(err, &(struct client_model_name){in->model, in->base_model});
+        client_classifier_suggest(err, &(struct client_model_name){.path = in->model, .base = in->base_model});
     return rc;
 }
 
@@ -149,7 +158,7 @@ static int choose_open_rows(struct client_run *run, const struct eps_train_optio
                             const struct client_watch *watch, struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&run->model.config, in->mask_fraction);
-    int rc = choose_check_tasks(in, client_source_tasks(kind), err);
+    int rc = choose_check_tasks(run, in, client_source_tasks(kind), err);
 
     if (!rc)
         rc = open_data(run, in, kind, err);
@@ -167,6 +176,7 @@ static int choose_open_rows(struct client_run *run, const struct eps_train_optio
     return rc;
 }
 
+/* Limits are where rounding to one decimal reaches the next unit. */
 static void print_count(char *out, size_t cap, uint64_t n)
 {
     static const struct {
@@ -207,7 +217,7 @@ static int note_adapters(struct client_run *run, const struct eps_train_options 
 static int choose_open_own(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                            struct error *err)
 {
-    const struct client_model_name name = {in->model, in->base_model};
+    const struct client_model_name name = {.path = in->model, .base = in->base_model};
     struct client_watch_reading reading = {watch, err};
     int rc = client_classifier_open(&run->model, &name, in->task, err);
 
@@ -267,12 +277,12 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
 static int refuse_documents(struct client_run *run, const struct client_watch *watch, struct error *err)
 {
     struct client_data *const parts[] = {&run->data, &run->eval_data};
-    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
+    const struct client_source_ops *documents = NULL;
     int rc = 0;
 
     for (size_t i = 0; !rc && i < 2; i++) {
-        rc = client_documents_are(&documents, parts[i], watch, err);
-        if (!rc && documents != CLIENT_NO_DOCUMENTS)
+        rc = client_source_find_documents(&documents, parts[i], watch, err);
+        if (!rc && documents)
             rc =
                 error_set(err, -EINVAL,
                           "some files have conversations or completions, which are rows of their own, and others token "
@@ -303,6 +313,8 @@ static int choose_measure(struct client_preset_facts *facts, struct client_run *
     return rc;
 }
 
+/* Device memory bounds the choice only where it is known: not of a daemon's workers, nor of a GPU that --device-mem
+ * does not limit. */
 static int open_chosen(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                        struct error *err)
 {

@@ -12,7 +12,7 @@
 #include "client/run/run.h"
 #include "proto/base/file.h"
 #include "proto/base/random.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/draw.h"
 #include "proto/model/output.h"
 
@@ -51,6 +51,7 @@ static int derive_read_text(char **out, size_t *n, int directory_fd, const char 
     return rc;
 }
 
+/* By its record, before any of its tensors is read. */
 static int derive_check_source(const struct client_derive *d, const char *out, struct error *err)
 {
     const struct client_resume *r = &d->resume;
@@ -165,6 +166,7 @@ struct target {
     struct checkpoint_file *file;
 };
 
+/* All bytes of a file go through here, in order, so that its checksums cover it. */
 static int derive_put(struct target *to, const void *bytes, size_t n, uint64_t offset, struct error *err)
 {
     const int rc = n > 0 ? checkpoint_write_run(to->file, &to->to, bytes, n, offset, err) : 0;
@@ -209,6 +211,7 @@ static int open_tensors(struct target *to, struct client_derive *d, const char *
     return rc ? rc : derive_put(to, layout->header, layout->header_bytes, 0, err);
 }
 
+/* On disk before the directory is renamed. Returns rc, that of the writing, or else its own. */
 static int close_target(const struct target *to, int rc, struct error *err)
 {
     if (!file_is_open(&to->to))
@@ -275,6 +278,7 @@ static int make_columns(float *out, float *old, const struct reshape *r, uint64_
     return rc;
 }
 
+/* As many rows at once as fit in a chunk, be they the old ones or the new ones. */
 static int write_reshaped(struct client_derive *d, struct target *to, uint64_t at, const struct reshape *r,
                           struct error *err)
 {
@@ -365,6 +369,7 @@ static int write_weights(struct client_derive *d, const struct safetensors *from
     return close_target(&to, rc, err);
 }
 
+/* An optimizer corrects the bias of a moment by this number, so it begins at 0 where the moment begins with zeros. */
 static int write_updates(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
                          struct error *err)
 {
@@ -385,6 +390,7 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
     return rc;
 }
 
+/* Norms that lie beside the moments are left behind, which client_derive_say tells. */
 static int derive_write_moments(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
     struct safetensors_layout layout;
@@ -461,7 +467,7 @@ static int derive_write_training(struct client_derive *d, struct error *err)
 
 /* ---- all of it ---- */
 
-/* Opens OUT/folder, the directory; OUT must not hold a run. */
+/* Opens the directory; OUT must not hold a run. */
 static int make_output(struct client_derive *d, const char *out, const char *directory, struct error *err)
 {
     const int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -526,7 +532,8 @@ int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const
 {
     int rc = take_by_name(d, err);
 
-    if (!rc && snprintf(directory, PATH_MAX, "%s/%s", in->out, d->folder) >= PATH_MAX)
+    if (!rc &&
+        snprintf(directory, PATH_MAX, "%s%s%s", in->out, d->folder ? "/" : "", d->folder ? d->folder : "") >= PATH_MAX)
         rc = error_set(err, -EDOM, "--out %.200s: the name is too long", in->out);
     if (!rc)
         rc = make_output(d, in->out, directory, err);
@@ -536,6 +543,8 @@ int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const
 void client_derive_say(struct error *note, const struct client_derive *d)
 {
     *note = d->resume.note;
+    if (d->resume.edited.text[0])
+        error_append(note, "%s%s", note->text[0] ? "; " : "", d->resume.edited.text);
     if (d->leaves_norms)
         error_append(note, "%s%s leaves behind the norms of gradients that the run remembered: they begin at 0",
                      note->text[0] ? "; " : "", d->option);

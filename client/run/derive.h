@@ -13,7 +13,7 @@
 #include "client/run/resume.h"
 #include "proto/base/watch.h"
 #include "proto/model/model.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 #include <limits.h>
 
@@ -34,10 +34,10 @@ struct derive_origin {
 };
 
 struct client_derive {
-    const char *option, *folder; /* "--grow"; the checkpoint is in OUT/folder */
+    const char *option, *folder; /* "--grow"; the checkpoint is in OUT/folder; NULL: in OUT */
     const struct client_watch *watch;
     struct client_resume resume;
-    int from_fd, out_fd, to_fd; /* directories: the checkpoint; OUT/folder; its step-N.partial */
+    int from_fd, out_fd, to_fd; /* directories: the checkpoint; that folder; its step-N.partial */
     char *old_config;           /* (n_old_config) */
     size_t n_old_config;
     char *config; /* the new model's */
@@ -68,7 +68,7 @@ int client_derive_read(struct client_derive *d, const char *name,
                                   struct error *err),
                        void *data, struct error *err);
 
-/* Writes step-N of OUT/folder, whose path becomes *directory; in place of one that is there. -EEXIST: OUT holds a run;
+/* Writes step-N of OUT/folder, or of OUT, whose path becomes *directory; in place of one that is there. -EEXIST: OUT holds a run;
  * -EINVAL, -EINTR, -errno with a sentence; the checkpoint is there whole or not at all. */
 int client_derive_write(char directory[PATH_MAX], struct client_derive *d, const struct eps_train_options *in,
                         struct error *err);

@@ -12,7 +12,7 @@
 
 int client_given_check(const struct client_run *run, struct error *err)
 {
-    const unsigned known = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES;
+    const unsigned known = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES;
     const struct model_config *c = &run->model.config;
 
     if (!run->options.on_rows || (run->source->ops->fields & ~known) == 0)
@@ -33,15 +33,15 @@ static struct eps_step_rows given_take_answer(struct eps_step_rows asked, const 
 }
 
 /* Refuses tokens that the model does not know, and weights that are none. Counts labels. */
-static int given_check_rows(uint64_t *n_labels, const struct eps_step_rows *rows, struct error *err)
+static int given_check_rows(uint64_t *n_valid, const struct eps_step_rows *rows, struct error *err)
 {
     const size_t n = (size_t)rows->n_rows * rows->n_tokens;
 
-    *n_labels = 0;
+    *n_valid = 0;
     for (size_t i = 0; i < n; i++) {
         const bool is_label = rows->ids[i] < rows->vocabulary;
         const uint32_t id = is_label ? rows->labels[i] : rows->ids[i];
-        *n_labels += rows->labels[i] != PLAN_NO_LABEL;
+        *n_valid += rows->labels[i] != PLAN_NO_LABEL;
         if (id >= rows->vocabulary && !(is_label && id == PLAN_NO_LABEL))
             return error_set(err, -EINVAL,
                              "on_rows of step %" PRIu64 ": row %zu, token %zu: the %s %" PRIu32
@@ -61,15 +61,15 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
 {
     const struct eps_train_options *o = &run->options;
     const uint32_t n_tokens = minibatch->n_tokens;
-    uint32_t *entries = buffer->at[CLIENT_FIELD_ENTRIES];
+    uint32_t *entries = buffer->at[PLAN_FIELD_ENTRIES];
     struct eps_step_rows rows = {.step = step + 1,
                                  .n_rows = buffer->n_rows,
                                  .n_tokens = n_tokens,
                                  .vocabulary = run->model.config.vocabulary,
                                  .adapts = run->model.config.adapter.rank > 0,
-                                 .ids = buffer->at[CLIENT_FIELD_IDS],
-                                 .labels = buffer->at[CLIENT_FIELD_LABELS],
-                                 .weights = buffer->at[CLIENT_FIELD_WEIGHTS],
+                                 .ids = buffer->at[PLAN_FIELD_IDS],
+                                 .labels = buffer->at[PLAN_FIELD_LABELS],
+                                 .weights = buffer->at[PLAN_FIELD_WEIGHTS],
                                  .lr = given->lr,
                                  .n_scored = buffer->n_rows,
                                  .log_p = given->log_p};
@@ -106,8 +106,8 @@ int client_given_ask(struct client_minibatch *minibatch, struct client_given *gi
     if (scores && rows.base && !rows.adapts)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": the model has no adapters to score rows without",
                          step + 1);
-    const int rc = given_check_rows(&minibatch->n_labels, &rows, err);
-    if (!rc && !scores && minibatch->n_labels == 0)
+    const int rc = given_check_rows(&minibatch->n_valid, &rows, err);
+    if (!rc && !scores && minibatch->n_valid == 0)
         return error_set(err, -EINVAL, "on_rows of step %" PRIu64 ": no token has a label", step + 1);
     return rc ? rc : (int)answer;
 }

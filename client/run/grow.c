@@ -4,9 +4,9 @@
 #include "client/run/grow.h"
 
 #include "client/run/derive.h"
-#include "proto/model/config_lists.h"
+#include "proto/model/config/config_lists.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -119,10 +119,10 @@ static int grow_find_origins(struct grow *g, struct error *err)
     return 0;
 }
 
-int client_grow(char grown[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
-                struct error *note, struct error *err)
+int client_grow(char grown[PATH_MAX], const char *folder, const struct eps_train_options *in,
+                const struct client_watch *watch, struct error *note, struct error *err)
 {
-    struct grow g = {.derive = {.option = "--grow", .folder = "grown", .watch = watch}};
+    struct grow g = {.derive = {.option = "--grow", .folder = folder, .watch = watch}};
     int rc = client_derive_open(&g.derive, in, err);
 
     if (!rc)

@@ -25,6 +25,7 @@ static const char of_file[] = "mirror-of";
 
 /* ---- opening ---- */
 
+/* By the file itself, as two names may lead to one directory. */
 static bool mirror_is_same(int a, int b)
 {
     struct stat one, other;
@@ -149,6 +150,7 @@ int client_mirror_open(struct client_mirror *m, const struct client_mirror_optio
 
 /* ---- copying, on the thread ---- */
 
+/* Asked on the mirror's thread, with every block. */
 static int on_bytes(void *data, uint64_t bytes)
 {
     const struct client_mirror *m = data;
@@ -200,12 +202,15 @@ static int copy_file(struct client_mirror *m, int from_directory, const char *na
     return rc;
 }
 
-/* Every byte there, past the system's cache: file_flush has let it forget. */
+/* Every byte there, past the system's cache: file_flush has let it forget. Texts may have been edited before they were
+ * copied. */
 static int mirror_check_copy(struct client_mirror *m, const struct checkpoint *checkpoint, int directory,
                              struct error *err)
 {
     struct checkpoint copy;
-    int rc = checkpoint_check(checkpoint, directory, NULL, on_bytes, m, err);
+    struct error edited;
+    int rc =
+        checkpoint_check_files(&edited, checkpoint, directory, &(struct checkpoint_reading){false, on_bytes, m}, err);
 
     if (!rc && (rc = checkpoint_read(&copy, directory, err)) == 0)
         checkpoint_free(&copy);
@@ -233,6 +238,7 @@ static int fill_partial(struct client_mirror *m, int from, int to, struct error 
     return rc;
 }
 
+/* A checkpoint that the run removes meanwhile makes the copy fail as a whole. */
 static int copy_checkpoint(struct client_mirror *m, struct error *err)
 {
     char name[40];
@@ -284,13 +290,14 @@ static void remove_old(struct client_mirror *m)
     } while (n == MOST_OLD);
 }
 
+/* From begin_copy to `done` this thread alone uses standing, step, rc and why. */
 static void *copy_next(void *data)
 {
     struct client_mirror *m = data;
 
     m->rc = m->copies ? copy_checkpoint(m, &m->why) : 0;
     if (!m->rc && m->copies && (m->rc = client_checkpoints_add(&m->standing, m->step, m->interim)) != 0)
-        error_set(&m->why, m->rc, "out of memory");
+        error_memory(&m->why);
     if (!m->rc)
         m->rc = copy_beside(m, "metrics.jsonl", &m->why);
     if (!m->rc)
@@ -329,6 +336,7 @@ static void mirror_take_next(struct client_mirror *m)
     memmove(c->interim, c->interim + at + 1, c->n * sizeof *c->interim);
 }
 
+/* Without a thread the copy is made here, and `done` is set all the same. */
 static void begin_copy(struct client_mirror *m)
 {
     mirror_take_next(m);

@@ -6,7 +6,7 @@
 #include "client/model/file.h"
 #include "client/run/derive.h"
 #include "proto/model/family.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 #include "proto/model/wrapper.h"
 #include "proto/operation/operation.h"
 
@@ -60,6 +60,7 @@ static int replace_read_entry(struct entry *out, const char **at)
     return 0;
 }
 
+/* A width that is there already is refused, as is a block that is named twice: either is a slip of the pen. */
 static int set_width(struct replace *r, const struct model_config *config, const struct entry *entry, struct error *err)
 {
     const uint32_t block = (uint32_t)entry->block;
@@ -140,7 +141,7 @@ static int replace_read_option(struct replace *r, const struct model_config *con
 
 /* ---- the new model ---- */
 
-/* Sets what is asked in a config.json. */
+/* Sets what is asked in a config.json. All blocks' widths are written if one changes, as the key is a list. */
 static int change_config(const struct replace *r, json_t *object, const struct model_config *config)
 {
     uint32_t *widths = calloc(r->n_blocks, sizeof *widths);
@@ -171,6 +172,7 @@ static int replace_config(char **text, const struct replace *r, const struct mod
     return *text ? 0 : error_memory(err);
 }
 
+/* The option is read once the old config is known, which says how many blocks there are. */
 static int replace_open_models(struct replace *r, const char *option, struct error *err)
 {
     struct client_derive *d = &r->derive;
@@ -334,10 +336,10 @@ static int replace_find_origins(struct client_derive *d, const struct safetensor
     return rc;
 }
 
-int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
-                   struct error *note, struct error *err)
+int client_replace(char replaced[PATH_MAX], const char *folder, const struct eps_train_options *in,
+                   const struct client_watch *watch, struct error *note, struct error *err)
 {
-    struct replace r = {.derive = {.option = "--replace", .folder = "replaced", .watch = watch}};
+    struct replace r = {.derive = {.option = "--replace", .folder = folder, .watch = watch}};
     int rc = client_derive_open(&r.derive, in, err);
 
     if (!rc)

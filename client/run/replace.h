@@ -20,11 +20,11 @@
 
 #include <limits.h>
 
-/* Writes the changed checkpoint of in->resume as step-N of OUT/replaced, OUT being in->out, a new run's directory; in
- * place of one that is there. The run then resumes from that directory, whose path becomes *replaced. watch (may be
- * NULL) can interrupt. -EDOM, -EEXIST, -EINVAL, -errno with a sentence; a checkpoint is there whole or not at all.
- * *note: as client_derive_say's. */
-int client_replace(char replaced[PATH_MAX], const struct eps_train_options *in, const struct client_watch *watch,
-                   struct error *note, struct error *err);
+/* Writes the changed checkpoint of in->resume as step-N of OUT/folder, OUT being in->out, a new run's directory; in place
+ * of one that is there. folder NULL: of OUT itself. The run then resumes from that directory, whose path becomes
+ * *replaced. watch (may be NULL) can interrupt. -EDOM, -EEXIST, -EINVAL, -errno with a sentence; a checkpoint is there
+ * whole or not at all. *note: as client_derive_say's. */
+int client_replace(char replaced[PATH_MAX], const char *folder, const struct eps_train_options *in,
+                   const struct client_watch *watch, struct error *note, struct error *err);
 
 #endif

@@ -97,6 +97,7 @@ static struct eps_train_options resume_of(const struct client_restart *r)
     o.on_blocks = last->on_blocks, o.blocks_user = last->blocks_user;
     o.on_rows = last->on_rows, o.rows_user = last->rows_user;
     o.tensorboard = last->tensorboard;
+    o.verbose = last->verbose;
     o.mirror = last->mirror;
     o.sample_every = last->sample_every;
     o.sample_prompts = last->sample_prompts, o.n_sample_prompts = last->n_sample_prompts;

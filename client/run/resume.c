@@ -139,7 +139,7 @@ static int resume_read_checkpoint(struct client_resume *r, bool *damaged, const 
     *damaged = false;
     if (fd < 0)
         return error_set(err, -errno, "--resume %s: %s", r->path, strerror(errno));
-    int rc = client_whole_read(&r->checkpoint, fd, strrchr(r->path, '/') + 1, watch, err);
+    int rc = client_whole_read(&r->checkpoint, &r->edited, fd, strrchr(r->path, '/') + 1, watch, err);
     *damaged = rc == -EINVAL;
     if (!rc)
         rc = client_record_read(&r->record, r->checkpoint.options, err);
@@ -149,6 +149,10 @@ static int resume_read_checkpoint(struct client_resume *r, bool *damaged, const 
             rc = error_set(err, -errno, "%s: %s", CHECKPOINT_MOMENTS, strerror(errno));
     }
     close(fd);
+    if (r->edited.text[0]) {
+        error_prefix(&r->edited, r->path);
+        error_append(&r->edited, "; the run goes on with it as it is");
+    }
     if (rc && rc != -EINTR)
         error_prefix(err, r->path);
     return rc;
@@ -316,6 +320,7 @@ void client_resume_init(struct client_resume *r)
     client_past_init(&r->past);
 }
 
+/* A run that is only read is not locked: nothing in it changes, and whoever runs it goes on. */
 int client_resume_open(struct client_resume *r, const struct eps_train_options *given, const struct client_watch *watch,
                        struct error *err)
 {
@@ -346,9 +351,9 @@ int client_resume_open(struct client_resume *r, const struct eps_train_options *
 
 void client_resume_close(struct client_resume *r)
 {
-    if (r->directory_fd > 0)
+    if (r->directory_fd >= 0)
         close(r->directory_fd);
-    if (r->moments_fd > 0)
+    if (r->moments_fd >= 0)
         close(r->moments_fd);
     checkpoint_free(&r->checkpoint);
     client_record_free(&r->record);

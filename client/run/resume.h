@@ -12,7 +12,7 @@
 #include "proto/base/watch.h"
 #include "client/record/checkpoints.h"
 #include "client/record/record.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -28,10 +28,11 @@ struct client_resume {
     struct client_past past; /* of a run in place, up to the checkpoint; else nothing is known */
     bool lacks_evaluation;   /* the one after the checkpoint's step */
     struct error note;       /* for the user: which checkpoints were passed over; or empty */
+    struct error edited;     /* likewise: which texts of the checkpoint are other ones now */
 };
 
 /* watch (may be NULL) can interrupt the reading. -errno with a sentence. Undo: client_resume_close, also after a
- * failure; safe on a zeroed struct. */
+ * failure. */
 int client_resume_open(struct client_resume *out, const struct eps_train_options *given,
                        const struct client_watch *watch, struct error *err);
 void client_resume_close(struct client_resume *resume);

@@ -4,22 +4,17 @@
 #include "client/run/run.h"
 
 #include "client/run/attach.h"
+#include "client/model/passed.h"
 #include "client/record/change.h"
-#include "client/record/checkpoints.h"
 #include "client/options/options.h"
 #include "proto/base/process.h"
-#include "proto/model/output.h"
 #include "proto/wire/message.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static int run_check_names(const struct eps_train_options *in, struct error *err)
@@ -30,7 +25,7 @@ static int run_check_names(const struct eps_train_options *in, struct error *err
     if (in->n_data == 0)
         return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
     if (in->task && !in->model)
-        return error_set(err, -EDOM, "--task needs --model: a directory of a BERT or RoBERTa model");
+        return error_set(err, -EDOM, "--task needs --model: a directory of an encoder such as BERT");
     for (size_t i = 0; in->eval_data && i < in->n_data; i++) {
         if (strcmp(in->eval_data, CLIENT_DATA_INPUT) == 0 && strcmp(in->data[i], CLIENT_DATA_INPUT) == 0)
             return error_set(err, -EDOM, "--data - and --eval-data -: standard input can be read once");
@@ -68,6 +63,7 @@ static int divide_rows(struct client_run *run, struct error *err)
         rc = client_source_make_room(run->source, o->batch, err);
     if (!rc)
         client_source_describe(o->task_note, sizeof o->task_note, run->source);
+    o->teaches = run->source->ops->task;
     if (!rc && run->model.config.image.height)
         run_note_norms(run);
     return rc;
@@ -126,7 +122,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     struct plan_goal goal = client_options_goal(&options);
     const uint64_t n = client_source_n_entries(run->source);
 
-    goal.packs = client_source_packs(run->source);
+    client_source_ask(&goal, run->source);
     memcpy(goal.row_tokens, run->source->row_tokens, sizeof goal.row_tokens);
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;
@@ -228,11 +224,12 @@ static int check_stored(const struct client_run *run, int rc, struct error *err)
     return rc;
 }
 
-int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                   struct error *err)
+int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct eps_train_options *meant,
+                   const struct client_watch *watch, struct error *err)
 {
     client_run_init(run);
     run->asked = *in;
+    run->meant = meant;
     int rc = run_check_names(in, err);
     if (!rc)
         rc = client_choose(run, in, watch, err);
@@ -284,27 +281,6 @@ int client_run_attach(struct client_run *run, struct client_attach *attach, cons
     return check_stored(run, rc, err);
 }
 
-/* Completes what a run killed right after a save may have left undone: `latest`, and --keep. */
-static void mend_directory(struct client_run *run)
-{
-    const int fd = run->resume.directory_fd;
-    struct client_checkpoints standing;
-    struct error ignored; /* the next checkpoint reports it */
-    uint64_t old[16];
-    size_t n;
-
-    if (client_checkpoints_latest(fd) != run->first_step)
-        run->latest_mended = output_point_latest(fd, run->first_step, &ignored) == 0;
-    if (client_checkpoints_list(&standing, fd, NULL))
-        return;
-    do {
-        n = client_checkpoints_take_old(old, sizeof old / sizeof *old, &standing, run->options.keep);
-        for (size_t i = 0; i < n; i++)
-            client_checkpoints_remove(fd, old[i]);
-    } while (n > 0);
-    client_checkpoints_free(&standing);
-}
-
 /* Checks the changed --freeze-until of a resumed run. */
 static int check_thaw(const struct client_run *run, struct error *err)
 {
@@ -343,6 +319,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .seq = rows.seq,
         .source = rows.source,
         .n_rows = rows.n_rows,
+        .n_held_out = rows.n_held_out,
         .joined = run->model.config.image.ghost_batch,
         .longest = rows.longest,
         .least = rows.least,
@@ -389,7 +366,7 @@ int client_run_check_left(struct client_run *run, struct error *err)
         return 0;
     run->complete = true;
     if (r->in_place)
-        mend_directory(run);
+        client_run_mend_directory(run);
     if (run->first_step >= o->steps)
         return error_set(err, -EINVAL,
                          "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
@@ -466,133 +443,11 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
                    (products && json_object_set(record, "products", products)) ||
                    (scale && json_object_set(record, "loss_scale", scale)) ||
                    (began > 0 && json_object_set_new(record, CLIENT_RECORD_BEGAN, json_integer((json_int_t)began))) ||
-                   (source && json_object_set(record, CLIENT_MODEL_DTYPE_KEY, source)))) {
+                   (source && json_object_set(record, CLIENT_MODEL_DTYPE_KEY, source)) ||
+                   (run->model.passed && json_object_set(record, CLIENT_PASSED_KEY, run->model.passed)))) {
         json_decref(record);
         record = NULL;
     }
     json_decref(source);
     return record;
-}
-
-int client_run_make_directories(const char *path, size_t *made, struct error *err)
-{
-    char part[PATH_MAX];
-
-    *made = 0;
-    for (size_t i = 1; i == 1 || path[i - 1]; i++) {
-        if (path[i] != '/' && path[i])
-            continue;
-        snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (mkdir(part, 0777) == 0) {
-            *made = *made ? *made : i;
-            output_flush_parent(part); /* fails on a directory without read permission */
-        } else if (errno != EEXIST) {
-            return error_set(err, -errno, "--out %s: %s: %s", path, part, strerror(errno));
-        }
-    }
-    return 0;
-}
-
-int client_run_check_unused(int directory_fd, const char *directory, struct error *err)
-{
-    const int fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
-    const struct dirent *entry;
-    int rc = 0;
-
-    if (!entries) {
-        rc = error_set(err, -errno, "--out %s: %s", directory, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return rc;
-    }
-    while (!rc && (entry = readdir(entries))) {
-        if (strcmp(entry->d_name, "metrics.jsonl") == 0 || strncmp(entry->d_name, "step-", 5) == 0)
-            rc = error_set(err, -EEXIST,
-                           "--out %s holds a run already (%s): choose another directory, or continue it with --resume",
-                           directory, entry->d_name);
-    }
-    closedir(entries);
-    return rc;
-}
-
-/* Creates runs/MODEL-TIME; if it exists, runs/MODEL-TIME-2 and so on. */
-static int make_named(struct client_run *run, struct error *err)
-{
-    const time_t now = time(NULL);
-    struct tm local;
-    char stamp[32];
-    size_t made;
-    int rc = client_run_make_directories("runs", &run->made, err);
-
-    localtime_r(&now, &local);
-    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-    for (int i = 1; !rc && i <= 100; i++) {
-        int used = snprintf(run->directory, sizeof run->directory, "runs/%s-%s", run->model.name, stamp);
-        if (i > 1)
-            snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
-        rc = client_run_make_directories(run->directory, &made, err);
-        if (!rc && made > 0) { /* else it is another run's, of the same second */
-            run->made = run->made ? run->made : made;
-            return 0;
-        }
-    }
-    return rc ? rc : error_set(err, -EEXIST, "%s and -2 to -100 exist: name a directory with --out", run->directory);
-}
-
-void client_run_keep_directory(struct client_run *run)
-{
-    snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
-    run->directory_fd = run->resume.directory_fd;
-    run->options.out = run->directory;
-}
-
-int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)
-{
-    const char *out = run->options.out;
-    int rc;
-
-    if (run->resume.in_place) {
-        client_run_keep_directory(run);
-        client_checkpoints_sweep(run->directory_fd);
-        mend_directory(run);
-        return 0;
-    }
-    if (!out)
-        rc = make_named(run, err);
-    else if (!*out || strlen(out) >= sizeof run->directory - 32) /* leaves room for a file's name */
-        rc = error_set(err, -EDOM, "--out '%.40s': the name must have 1 to %zu characters", out,
-                       sizeof run->directory - 33);
-    else {
-        snprintf(run->directory, sizeof run->directory, "%s", out);
-        rc = client_run_make_directories(run->directory, &run->made, err);
-    }
-    if (rc)
-        return rc;
-    run->options.out = run->directory;
-    run->directory_fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (run->directory_fd < 0)
-        return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
-    rc = client_run_check_unused(run->directory_fd, run->directory, err);
-    if (!rc)
-        rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
-    if (!rc)
-        rc = client_run_check_unused(run->directory_fd, run->directory, err); /* its last owner may have begun one */
-    if (rc) {
-        close(run->directory_fd);
-        run->directory_fd = -1;
-    }
-    return rc;
-}
-
-void client_run_forget_directory(struct client_run *run)
-{
-    for (size_t n = strlen(run->directory); run->made > 0 && n >= run->made; n--) {
-        const char at = run->directory[n];
-        if (at && at != '/')
-            continue;
-        run->directory[n] = 0;
-        if (rmdir(run->directory) && errno != ENOENT) /* "a/" and "a" are the same directory */
-            return;
-    }
 }

@@ -16,13 +16,14 @@
 struct client_attach;
 
 struct client_run {
-    struct eps_train_options asked;   /* as given; of a run that goes on, merged with the stored options */
-    struct eps_train_options options; /* resolved */
-    struct client_resume resume;      /* a new run's is empty: client_resume_init */
-    bool continues;                   /* options are stored ones; those that differ are recorded as changes */
-    uint64_t first_step;              /* updates done before this run */
-    bool attached;                    /* to a job, which says itself what it is: */
-    bool thawed;                      /* --freeze-until has passed: nothing that --freeze names is frozen */
+    struct eps_train_options asked;        /* as given; of a run that goes on, merged with the stored options */
+    const struct eps_train_options *meant; /* of a new run: client_run_new; else NULL */
+    struct eps_train_options options;      /* resolved */
+    struct client_resume resume;           /* a new run's is empty: client_resume_init */
+    bool continues;                        /* options are stored ones; those that differ are recorded as changes */
+    uint64_t first_step;                   /* updates done before this run */
+    bool attached;                         /* to a job, which says itself what it is: */
+    bool thawed;                           /* --freeze-until has passed: nothing that --freeze names is frozen */
     /* first_step, if no checkpoint of it is due: it has one, or is 0. MESSAGE_NO_STEP: that of a job may need one. */
     uint64_t saved_step;
     json_t *changes; /* owned; changes of a resumed run (client/record/change.h), else NULL */
@@ -48,9 +49,10 @@ void client_run_init(struct client_run *run);
  * Each opens the model's files and the data, and reads all rows; client_run_resolve comes next. watch (may be NULL) can
  * interrupt. -EDOM, -EINVAL, -errno with a sentence. Undo: client_run_close, also after a failure. */
 
-/* Begins from in->model, or from a preset that is chosen. */
-int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                   struct error *err);
+/* Begins from in->model, or from a preset that is chosen. meant (borrowed): the options in it that are no other run's
+ * (client/run/follow.h). */
+int client_run_new(struct client_run *run, const struct eps_train_options *in, const struct eps_train_options *meant,
+                   const struct client_watch *watch, struct error *err);
 
 /* Goes on from the checkpoint of in->resume, after finding, locking and verifying it. Errors also as
  * client_resume_open. */
@@ -69,13 +71,6 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
 int client_run_check_left(struct client_run *run, struct error *err);
 
 void client_run_close(struct client_run *run);
-
-/* Creates a directory and its parents. *made: length of the path up to the first that was created; 0 if none was.
- * -errno with a sentence about --out. */
-int client_run_make_directories(const char *path, size_t *made, struct error *err);
-
-/* Refuses a directory, of --out, that holds a run's metrics or checkpoints, complete or not: -EEXIST, -errno. */
-int client_run_check_unused(int directory_fd, const char *directory, struct error *err);
 
 /* The resolved options of its job: of a run that is thawed, without --freeze. */
 struct eps_train_options client_run_job_options(const struct client_run *run);
@@ -96,17 +91,6 @@ int client_run_model(struct model *out, const struct client_run *run, const stru
 /* Says what remembering norms costs a run whose gradients are sampled, or why none are. False: nothing to say. */
 bool client_run_say_norms(struct error *sentence, const struct client_run *run);
 
-/* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
- * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.
- * Otherwise errors as client_resume_lock. */
-int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err);
-
-/* Continues in the resumed directory, and changes nothing there. */
-void client_run_keep_directory(struct client_run *run);
-
-/* Removes created directories that are still empty, for a run that never began. */
-void client_run_forget_directory(struct client_run *run);
-
 /* Rows of the run before this step (from 0), if every minibatch is full. */
 uint64_t client_run_rows(const struct client_run *run, uint64_t step);
 
@@ -118,6 +102,34 @@ uint64_t client_run_began(const struct client_run *run);
 
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
+
+/* ---- The directory (client/run/directory.c) ---- */
+
+/* Creates a directory and its parents. *made: length of the path up to the first that was created; 0 if none was.
+ * -errno with a sentence about --out. */
+int client_run_make_directories(const char *path, size_t *made, struct error *err);
+
+/* Refuses a directory, of --out, that holds a run's metrics or checkpoints, complete or not: -EEXIST, -errno. */
+int client_run_check_unused(int directory_fd, const char *directory, struct error *err);
+
+/* Refuses one (NULL: none) that holds other files and no run, as a new run would mix its own with the user's:
+ * -EEXIST. */
+int client_run_check_empty(const char *directory, struct error *err);
+
+/* Creates the run directory with its parents and locks it. A run that continues in its own directory, which is locked,
+ * completes instead what a killed run left undone there. -EEXIST if it holds another run; -EBUSY if it is in use.
+ * Otherwise errors as client_resume_lock. */
+int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err);
+
+/* Continues in the resumed directory, and changes nothing there. */
+void client_run_keep_directory(struct client_run *run);
+
+/* Removes created directories that are still empty, for a run that never began. */
+void client_run_forget_directory(struct client_run *run);
+
+/* Completes what a run killed right after a save may have left undone in the resumed directory: `latest`, and
+ * --keep. */
+void client_run_mend_directory(struct client_run *run);
 
 /* ---- Model and rows (client/run/choose.c) ---- */
 

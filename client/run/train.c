@@ -1,9 +1,9 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down an attempt
- * at a run; client/run/steps.h runs the steps. */
+ * at a run; client/run/steps/steps.h runs the steps. */
 #include "client/run/given.h"
 #include "client/run/grow.h"
 #include "client/run/replace.h"
-#include "client/run/samples.h"
+#include "client/run/steps/samples.h"
 #include "client/run/train_state.h"
 
 #include "client/member.h"
@@ -13,7 +13,7 @@
 #include "client/record/disk.h"
 #include "client/record/record.h"
 #include "client/text/tokenizer.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"
 
@@ -53,6 +53,7 @@ static void on_device(void *user, const struct eps_memory *side)
         devices->budget = side->budget;
 }
 
+/* The log is new with the run, or its workers append to an older one. log_made: it may be removed with the run. */
 static int start_workers(struct client_train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
@@ -118,6 +119,7 @@ static int make_side(struct client_train *t, struct error *err)
     return rc;
 }
 
+/* A daemon that has lost its last worker meanwhile refuses the job; it is asked again once another one has attached. */
 static int train_open_job(struct client_train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
@@ -234,6 +236,7 @@ static int measure_disk(struct client_train *t, struct error *err)
                             (uint64_t)st.st_size +
                                 training_text_saved_bytes(run->model.side, client_preset_learned(run->preset)),
                             err);
+    t->steps.checkpoint_bytes = rc ? 0 : client_disk_bytes(&t->disk);
     model_free(&model);
     return rc;
 }
@@ -251,8 +254,8 @@ static int check_disk(struct client_train *t, struct error *err)
 }
 
 /* Completes the trace file if no other process still writes to it: the job is closed, or the private processes have
- * ended. Otherwise the end marker is left out; readers accept that. */
-static void finish_trace(struct client_train *t)
+ * ended. Otherwise the end marker is left out; readers accept that. served_rc: client_files_close's. */
+static void finish_trace(struct client_train *t, int served_rc)
 {
     const bool last = t->closed || !t->run.options.connect;
     struct error sentence;
@@ -260,7 +263,7 @@ static void finish_trace(struct client_train *t)
     if (t->trace_fd < 0)
         return;
     const int ended = trace_close(&t->trace), finished = last ? trace_finish(t->trace_fd) : 0;
-    const int rc = ended ? ended : finished;
+    const int rc = ended ? ended : finished ? finished : served_rc;
     close(t->trace_fd);
     if (!t->steps.begun)
         unlink(t->run.options.trace);
@@ -289,13 +292,16 @@ static void clean_up(struct client_train *t)
     client_run_forget_directory(&t->run);
 }
 
+/* The job goes first, as it uses the link. Private workers end before the trace is finished, as they write to it; and
+ * the directory is cleaned up before its lock goes, with the run. */
 static void take_down(struct client_train *t)
 {
-    client_job_free(&t->job);
+    const int served_rc = client_job_free(&t->job);
+
     t->steps.output.files = NULL;
     client_spawn_stop(&t->spawn);
     client_link_free(&t->link);
-    finish_trace(t);
+    finish_trace(t, served_rc);
     clean_up(t);
     if (t->log_fd >= 0)
         close(t->log_fd);
@@ -370,7 +376,8 @@ static int train_open_run(struct client_train *t, const struct client_restart *r
         return awaited;
     if (options.grow || options.replace) {
         const int failed =
-            (options.grow ? client_grow : client_replace)(t->derived, &options, &t->link.watches[1], &note, err);
+            (options.grow ? client_grow : client_replace)(t->derived, options.grow ? "grown" : "replaced", &options,
+                                                          &t->link.watches[1], &note, err);
         if (note.text[0])
             client_train_note(t, note.text);
         if (failed)
@@ -379,10 +386,15 @@ static int train_open_run(struct client_train *t, const struct client_restart *r
     }
     for (int i = 0; rc == -EBUSY && (i < n_tries || is_being_saved(t, t->run.resume.directory, &is_said)); i++) {
         client_run_close(&t->run);
-        rc = (options.resume ? client_run_resume : client_run_new)(&t->run, &options, &t->link.watches[1], err);
+        rc = options.resume ? client_run_resume(&t->run, &options, &t->link.watches[1], err)
+                            : client_run_new(&t->run, &options, &restart->follow.meant, &t->link.watches[1], err);
     }
     if (t->run.resume.note.text[0])
         client_train_note(t, t->run.resume.note.text);
+    if (t->run.resume.edited.text[0])
+        client_train_note(t, t->run.resume.edited.text);
+    if (*t->run.model.edited)
+        client_train_note(t, t->run.model.edited);
     return rc;
 }
 
@@ -459,8 +471,9 @@ static int train_begin(struct client_train *t, const struct client_restart *rest
         rc = open_traced_job(t, err);
     if (!rc)
         rc = client_train_report(t, err);
+    /* A worker that dies before the first step would die again. */
     t->spawn.replaces = rc == 0;
-    return rc ? rc : client_steps_run(&t->steps, err);
+    return rc || t->run.options.dry_run ? rc : client_steps_run(&t->steps, err);
 }
 
 /* Joins the job of a daemon, and runs its steps. */
@@ -497,10 +510,10 @@ static int take_over(struct client_train *t, const struct client_restart *restar
     return rc ? rc : client_steps_run_taken(&t->steps, &t->attach, err);
 }
 
-/* After the last step of the job. */
+/* After the last step of the job. Memory is told once more at the end of the run, not between two of its jobs. */
 static int train_finish(struct client_train *t, struct error *err)
 {
-    int rc = client_steps_go_on(&t->steps)
+    int rc = client_steps_go_on(&t->steps) || t->run.options.dry_run
                  ? 0
                  : client_observer_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
 
@@ -516,6 +529,7 @@ static int attempt(struct client_train *t, struct client_restart *restart, bool 
     t->log_fd = t->side_fd = t->trace_fd = -1;
     t->await = (struct client_await){.on_note = t->steps.events->on_note, .user = t->steps.user};
     client_run_init(&t->run);
+    client_attach_init(&t->attach);
     int rc = client_link_init(&t->link, err);
     client_steps_init(&t->steps);
     t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
@@ -525,6 +539,7 @@ static int attempt(struct client_train *t, struct client_restart *restart, bool 
         rc = restart->options.attach ? take_over(t, restart, err) : train_begin(t, restart, err);
     if (!rc)
         rc = train_finish(t, err);
+    /* Workers that end from here on are not missed. */
     t->spawn.replaces = false;
     if (rc && t->run.complete && restart->n > 0) /* the last attempt lost its daemon after the last checkpoint */
         rc = 0;
@@ -541,9 +556,16 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     struct error err = {""};
     bool again = true;
 
-    int rc = restart && t ? client_restart_check(options, &err) : error_memory(&err);
-    if (!rc)
+    int rc = restart && t ? 0 : error_memory(&err);
+    if (!rc) {
         restart->options = *options;
+        rc = client_follow(&restart->follow, &restart->options, &err);
+    }
+    if (!rc)
+        rc = client_restart_check(&restart->options, &err);
+    if (!rc)
+        rc = client_run_check_empty(restart->options.out, &err);
+    /* All of an attempt is taken down before the next one begins, which reads from disk what the last one left. */
     while (!rc && again) {
         *t = (struct client_train){.steps = {.events = events ? events : &silent, .user = user}};
         t->steps.run = &t->run, t->steps.link = &t->link, t->steps.job = &t->job;
@@ -551,6 +573,8 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
         take_down(t);
         rc = again ? 0 : rc;
     }
+    if (restart)
+        client_follow_close(&restart->follow);
     free(t);
     free(restart);
     return client_report(error, &err, rc);

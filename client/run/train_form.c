@@ -1,3 +1,5 @@
+/* The form is chosen before the job is made, from predictions alone, by the same search as eps plan, so that eps plan
+ * tells beforehand what eps train will take. What is said of the choice is kept until the run's head is printed. */
 #include "client/run/train_state.h"
 
 /* The options as eps plan would be given them. A daemon's workers are told from this machine's profile, the slower kind
@@ -53,7 +55,9 @@ static void say_choice(struct error *sentence, const struct eps_plan_form *chose
     char bytes[24], exact_bytes[24];
 
     error_set(sentence, 0, "--approximate any chose %s: ", train_form_name_of(chosen));
-    if (chosen == exact)
+    if (chosen->fresh)
+        error_append(sentence, "inexact ones train fresh weights worse");
+    else if (chosen == exact)
         error_append(sentence, "no form is predicted%s to take 5 %% less time a step", train_form_assumed(exact));
     else if (!exact->is_there)
         error_append(sentence, "exact gradients do not fit");

@@ -2,10 +2,15 @@
  * what was asked. on_plan comes last, as it waits for the daemon's answer. Nothing here fails a run but that wait. */
 #include "client/daemon/memory.h"
 #include "client/member.h"
+#include "client/model/passed.h"
 #include "client/record/change.h"
+#include "client/record/checkpoints.h"
 #include "client/run/train_state.h"
+#include "proto/base/process.h"
 
 #include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
 
 static int tell_plan(struct client_train *t, struct error *err)
 {
@@ -33,6 +38,7 @@ static void note_idle(const struct client_train *t)
     client_train_note(t, sentence.text);
 }
 
+/* The model is made again for its sizes alone; if that fails, these notes are left out, and the run goes on. */
 static void note_memory(const struct client_train *t)
 {
     const struct client_run *run = &t->run;
@@ -44,7 +50,7 @@ static void note_memory(const struct client_train *t)
 
     if (!rc && client_options_say_fenced(&sentence, &run->asked, &run->options, model.n_trained))
         client_train_note(t, sentence.text);
-    if (!rc && client_options_say_summed(&sentence, &run->asked, &run->options, &model))
+    if (!rc && run->options.verbose && client_options_say_summed(&sentence, &run->asked, &run->options, &model))
         client_train_note(t, sentence.text);
     model_free(&model);
     if (!rc && client_run_say_norms(&sentence, run))
@@ -84,6 +90,71 @@ static void note_unread(const struct client_train *t)
     client_unread_tell(&t->run.eval_data, "--eval-data", on_unread, (void *)(uintptr_t)t);
 }
 
+/* Whether a file of held-out data is one to train on. */
+static bool is_trained_on(const struct client_run *run, const char *path)
+{
+    struct stat held_out, other;
+    bool same = false;
+
+    if (strcmp(path, CLIENT_DATA_INPUT) == 0 || stat(path, &held_out))
+        return false;
+    for (size_t i = 0; i < run->data.n_files && !same; i++)
+        same = strcmp(run->data.files[i].path, CLIENT_DATA_INPUT) != 0 && stat(run->data.files[i].path, &other) == 0 &&
+               other.st_dev == held_out.st_dev && other.st_ino == held_out.st_ino;
+    return same;
+}
+
+/* Data that are read, and teach nothing or tell nothing. */
+static void note_futile(const struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    const struct client_data *const parts[] = {&run->data, &run->eval_data};
+    const bool copied =
+        run->eval_data.n_files > 0 && run->data.n == run->eval_data.n && run->data.hash == run->eval_data.hash;
+    struct error sentence;
+
+    for (size_t part = 0; part < 2; part++) {
+        for (size_t i = 0; i < parts[part]->n_files; i++) {
+            const char *const path = parts[part]->files[i].path;
+            error_set(&sentence, 0, "%s %.300s: nothing but white space", part ? "--eval-data" : "--data", path);
+            if (parts[part]->files[i].blank)
+                client_train_note(t, sentence.text);
+            if (part == 0 || (!copied && !is_trained_on(run, path)))
+                continue;
+            error_set(&sentence, 0,
+                      "--eval-data %.300s: it is trained on, too: the held-out loss does not tell what the model makes "
+                      "of other data",
+                      path);
+            client_train_note(t, sentence.text);
+        }
+    }
+}
+
+/* The disk has room for a checkpoint, which was tried, but not for all that may lie there at once. */
+static void note_disk(const struct client_train *t)
+{
+    const struct client_run *run = &t->run;
+    const uint64_t each = client_disk_bytes(&t->disk), most = client_disk_most(&run->options),
+                   free_bytes = client_disk_free(run->directory_fd);
+    struct client_checkpoints standing = {0};
+    char all[PROCESS_BYTES_TEXT], room[PROCESS_BYTES_TEXT];
+    struct error sentence;
+
+    if (run->options.no_save || client_checkpoints_list(&standing, run->directory_fd, NULL))
+        return;
+    const uint64_t more = most > standing.n ? most - standing.n : 0;
+    client_checkpoints_free(&standing);
+    if (more <= 1 || more <= free_bytes / each)
+        return;
+    const uint64_t bytes = more <= UINT64_MAX / each ? more * each : UINT64_MAX;
+    error_set(&sentence, 0,
+              "the disk is too small for the run's checkpoints: %" PRIu64
+              " more of them take %s, and %s are free: keep "
+              "fewer (--keep), or choose --out on another disk",
+              more, process_format_bytes(all, bytes), process_format_bytes(room, free_bytes));
+    client_train_note(t, sentence.text);
+}
+
 static void report_resumed(const struct client_train *t)
 {
     const struct client_run *run = &t->run;
@@ -119,6 +190,18 @@ static void report_resumed(const struct client_train *t)
     }
 }
 
+/* Once in a run's life. */
+static void note_passed(struct client_train *t)
+{
+    char passed[CLIENT_PASSED_BYTES];
+    struct error sentence;
+
+    client_passed_print(passed, t->run.asked.resume ? NULL : t->run.model.passed);
+    error_set(&sentence, 0, "%s; eps export writes them as they are", passed);
+    if (*passed)
+        client_train_note(t, sentence.text);
+}
+
 static void report_start(struct client_train *t)
 {
     const struct client_run *run = &t->run;
@@ -129,17 +212,23 @@ static void report_start(struct client_train *t)
     if (t->steps.events->on_disk && !run->options.no_save)
         t->steps.events->on_disk(t->steps.user, client_disk_bytes(&t->disk), client_disk_most(&run->options),
                                  client_disk_free(run->directory_fd));
-    if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
+    note_disk(t);
+    if (run->preset && run->options.verbose &&
+        client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
+        client_train_note(t, sentence.text);
+    if (client_options_say_short(&sentence, &run->asked, &run->options))
         client_train_note(t, sentence.text);
     if (*run->drawn) {
         error_set(&sentence, 0, "drawn by the seed, as the model lacks them: %s", run->drawn);
         client_train_note(t, sentence.text);
     }
+    note_passed(t);
     if (*t->form.text)
         client_train_note(t, t->form.text);
     note_memory(t);
     note_idle(t);
     note_unread(t);
+    note_futile(t);
     if (run->asked.resume)
         report_resumed(t);
 }

@@ -12,8 +12,9 @@
 #include "client/record/disk.h"
 #include "client/run/attach.h"
 #include "client/options/options.h"
+#include "client/run/follow.h"
 #include "client/run/run.h"
-#include "client/run/steps.h"
+#include "client/run/steps/steps.h"
 #include "proto/base/trace.h"
 
 #include <limits.h>
@@ -70,6 +71,7 @@ int client_train_conclude(const struct client_train *t, int rc, struct error *er
 
 struct client_restart {
     struct eps_train_options options; /* of the next attempt; may point into this struct */
+    struct client_follow follow;      /* what the first one's point into, if they are another run's */
     char directory[PATH_MAX], address[PATH_MAX];
     uint32_t n;       /* restarts so far, of options.restarts */
     bool thaws;       /* the next attempt follows a job that ended with --freeze-until */

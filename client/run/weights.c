@@ -27,7 +27,7 @@ static int weights_describe(struct client_weights *w, const struct client_run *r
     return w->second && w->tensors && w->pieces && w->names ? 0 : error_memory(err);
 }
 
-/* Takes fd. */
+/* Takes fd. A second descriptor stays for the program's own mappings: segment_attach takes the first. */
 static int weights_map(struct client_weights *w, int fd, uint64_t bytes, struct error *err)
 {
     w->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -115,6 +115,8 @@ static void weights_add(struct client_weights *w, uint32_t unit, const struct mo
                                                            .n_rows = piece->n_rows};
 }
 
+/* Filters lie in memory as [out][row][column][channel], and the shape is that of files, which have channels second: the
+ * strides tell. */
 static void weights_name(struct client_weights *w, uint32_t i)
 {
     static const enum eps_number types[NUMBER_TYPES] = {EPS_FP32, EPS_BF16, EPS_FP16};

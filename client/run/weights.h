@@ -10,7 +10,7 @@
 
 #include "client/model/job.h"
 #include "client/run/run.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/plan/memory/division.h"
 
 struct client_weights {

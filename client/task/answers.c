@@ -1,5 +1,6 @@
 /* Conversations, and prompts with completions: documents whose answers are learned, each a row, or several a row,
  * packed. A tenth of the conversations is held out, all documents of each. */
+#include "client/corpus/layouts.h"
 #include "client/task/packed.h"
 
 #include <errno.h>
@@ -22,11 +23,19 @@ static const struct client_listed_ops conversations = {
     .none = "no conversation has an answer within",
 };
 
+static bool answers_has_line(const json_t *line)
+{
+    const enum client_layout layout = client_layout_of(line);
+
+    return layout == CLIENT_LAYOUT_CONVERSATION || layout == CLIENT_LAYOUT_PROMPT;
+}
+
 static int answers_open_source(struct client_source *source, struct error *err)
 {
     return client_listed_open(source, &conversations, err);
 }
 
+/* Whether rows can be packed depends on the family's layers, so a model is made to ask it, before any text is read. */
 static int open_packed(struct client_source *source, struct error *err)
 {
     struct model model;
@@ -123,10 +132,10 @@ static int answers_read_packed(struct client_source *source, const struct client
     return client_packed_get(&p->packed[part], row, p->rows.work, (uint32_t)sample.id, err);
 }
 
-static int answers_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int answers_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     (void)source, (void)loss;
-    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
+    return *n_valid > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no answer");
 }
 
 const struct client_source_ops client_source_conversations = {
@@ -134,8 +143,8 @@ const struct client_source_ops client_source_conversations = {
     .task = EPS_OF_CONVERSATIONS,
     .order = &client_listed_order,
     .bytes = sizeof(struct client_packed_rows),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
-    .documents = CLIENT_DOCUMENTS,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
+    .has_line = answers_has_line,
     .packing = &client_source_packed,
     .open = answers_open_source,
     .open_files = client_data_open,
@@ -153,8 +162,7 @@ const struct client_source_ops client_source_packed = {
     .task = EPS_OF_CONVERSATIONS,
     .order = &client_packed_order,
     .bytes = sizeof(struct client_packed_rows),
-    .fields =
-        1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_POSITIONS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_POSITIONS | 1u << PLAN_FIELD_ENTRIES,
     .open = open_packed,
     .open_files = client_data_open,
     .read = answers_read_part,

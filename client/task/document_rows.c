@@ -1,3 +1,5 @@
+/* A stored token carries a bit that says whether it is learned. So one reading of n + 1 tokens gives ids and labels:
+ * token i predicts token i + 1, if the bit of that one is set. */
 #include "client/task/document_rows.h"
 
 #include "client/text/conversation.h"
@@ -44,8 +46,8 @@ int client_document_rows_read(struct client_source *source, enum client_part par
 int client_documents_get(const struct client_corpus *documents, const struct client_row_fields *row, uint32_t at,
                          uint32_t *work, size_t k, uint32_t seq, struct error *err)
 {
-    uint32_t *const ids = (uint32_t *)row->at[CLIENT_FIELD_IDS] + at;
-    uint32_t *const labels = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + at;
+    uint32_t *const ids = (uint32_t *)row->at[PLAN_FIELD_IDS] + at;
+    uint32_t *const labels = (uint32_t *)row->at[PLAN_FIELD_LABELS] + at;
     const uint32_t n = client_documents_length(documents, k, seq);
     const int rc = client_corpus_tokens(documents, work, k, n + (size_t)1, err);
 

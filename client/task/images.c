@@ -92,11 +92,11 @@ static int number_classes(struct client_labels *labels, struct client_images *of
 
     if (!labels->fixed && !to)
         return error_memory(err);
-    if (to)
-        client_labels_sort(labels, to);
-    client_images_number(of_part, to);
+    const int rc = to ? client_labels_sort(labels, to, err) : 0;
+    if (!rc)
+        client_images_number(of_part, to);
     free(to);
-    return 0;
+    return rc;
 }
 
 static int images_read_part(struct client_source *source, enum client_part part,
@@ -164,6 +164,7 @@ static int settle_frame(struct pictures *p, struct error *err)
     return 0;
 }
 
+/* Channels are those of all parts: one image in colour makes all rows colour. */
 static int images_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct pictures *p = (struct pictures *)source;
@@ -246,12 +247,12 @@ static int read_item(void *user, unsigned thread, size_t i, struct error *err)
     const struct minibatch *m = user;
     const struct client_row_fields *row = &m->rows[i];
     const struct client_images *from = client_image_rows_of(&m->p->rows.source, m->part);
-    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
-    uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
+    struct plan_row *lengths = row->at[PLAN_FIELD_LENGTHS];
+    uint32_t *labels = row->at[PLAN_FIELD_LABELS];
 
     lengths->n_tokens = lengths->second = n_pixels(m->p);
     *labels = from->list[m->samples[i].id].label;
-    return images_write_ids(row->at[CLIENT_FIELD_IDS], m->p, thread, from, m->samples[i].id,
+    return images_write_ids(row->at[PLAN_FIELD_IDS], m->p, thread, from, m->samples[i].id,
                             m->part == CLIENT_TRAIN ? &m->samples[i].draw : NULL, err);
 }
 
@@ -282,12 +283,12 @@ static uint32_t images_label_of(const struct client_source *source, enum client_
     return images_of(source)->images[data].list[k].label;
 }
 
-static int images_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int images_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
     uint32_t *targets = client_listed_targets(source, images_label_of, err);
 
-    (void)loss, (void)n_labels;
+    (void)loss, (void)n_valid;
     if (!targets)
         return -ENOMEM;
     const int rc = client_score_classes(&source->scores, source->logits, targets, n, source->labels.n, err);
@@ -308,7 +309,7 @@ const struct client_source_ops client_source_images = {
     .task = EPS_OF_IMAGES,
     .order = &client_listed_order,
     .bytes = sizeof(struct pictures),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS,
     .takes = images_takes,
     .open = images_open_source,
     .open_files = client_data_open_images,
@@ -353,6 +354,7 @@ static int images_add_row(void *user, unsigned thread, size_t i, struct error *e
     return rc;
 }
 
+/* Each thread sums its own rows, and joining is exact: sums are of integers. */
 int client_image_rows_sums(struct client_channel_sums *out, struct client_source *source,
                            const struct client_watch *watch, struct error *err)
 {
@@ -383,7 +385,7 @@ int client_image_rows_classes(const struct client_source *source,
 {
     const uint32_t n = source->labels.n;
     const uint64_t n_held_out = client_source_n_rows(source, CLIENT_HELD_OUT);
-    uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows + n;
+    uint64_t *rows = calloc(2 * (size_t)n + 1, sizeof *rows), *right = rows ? rows + n : NULL;
     uint32_t *targets = rows ? client_listed_targets(source, images_label_of, err) : NULL;
 
     for (uint64_t i = 0; targets && i < n_held_out; i++) {

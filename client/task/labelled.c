@@ -97,9 +97,9 @@ static int labelled_read_row(struct client_source *source, const struct client_r
 {
     const struct labelled *l = labelled_of(source);
     const struct client_corpus *corpus = &l->rows.corpus[client_listed_data(source, part)];
-    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
-    uint32_t *labels = row->at[CLIENT_FIELD_LABELS];
-    const int64_t n = client_labelled_get(corpus, &l->pairs, row->at[CLIENT_FIELD_IDS], &lengths->second, l->rows.work,
+    struct plan_row *lengths = row->at[PLAN_FIELD_LENGTHS];
+    uint32_t *labels = row->at[PLAN_FIELD_LABELS];
+    const int64_t n = client_labelled_get(corpus, &l->pairs, row->at[PLAN_FIELD_IDS], &lengths->second, l->rows.work,
                                           sample.id, row->n_tokens, err);
 
     if (n < 0)
@@ -116,14 +116,14 @@ static uint32_t labelled_label_of(const struct client_source *source, enum clien
 }
 
 /* Some rows may have no label: the loss of the others would mislead. */
-static int labelled_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int labelled_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     const size_t n = client_source_n_rows(source, CLIENT_HELD_OUT);
 
     source->scores = (struct client_scores){.n = 0};
-    if (*n_labels < n) {
+    if (*n_valid < n) {
         *loss = NAN;
-        *n_labels = 0;
+        *n_valid = 0;
         return 0;
     }
     uint32_t *targets = client_listed_targets(source, labelled_label_of, err);
@@ -147,7 +147,7 @@ const struct client_source_ops client_source_labelled = {
     .task = EPS_OF_LABELS,
     .order = &client_listed_order,
     .bytes = sizeof(struct labelled),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
     .takes = labelled_takes,
     .open = labelled_open_source,
     .open_files = client_data_open_rows,

@@ -35,6 +35,7 @@ int client_listed_open(struct client_source *source, const struct client_listed_
                        : 0;
 }
 
+/* The tokenizer is large, and closed after the last part that it reads. */
 void client_listed_has_read(struct client_source *source, enum client_part part)
 {
     struct client_listed *l = (struct client_listed *)source;
@@ -154,6 +155,7 @@ static const struct client_example *example_of(const struct client_listed *l, ui
     return corpus->list ? &corpus->list[(size_t)group * l->ops->group] : NULL;
 }
 
+/* What came of one line stays on one side: else an evaluation would see what was trained on. */
 static bool of_one_line(const struct client_listed *l, uint32_t a, uint32_t b)
 {
     const struct client_example *x = example_of(l, a), *y = example_of(l, b);
@@ -234,6 +236,7 @@ void client_listed_measure(struct client_source_facts *out, const struct client_
     *out = (struct client_source_facts){.whole = true,
                                         .flows = l->ops->flows,
                                         .n_rows = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX,
+                                        .n_held_out = l->ops->group * l->subsets[CLIENT_HELD_OUT].n,
                                         .longest = client_listed_longest(source),
                                         .least = 1};
 }
@@ -251,6 +254,7 @@ static void limit(struct client_listed *l, uint64_t n_tokens, uint64_t eval_toke
     l->n_held_out += l->n_held_out == 0;
 }
 
+/* Rows that are held out are sorted by length here, once all that are kept are known. */
 static int listed_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;

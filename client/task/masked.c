@@ -36,12 +36,12 @@ static int masked_read_row(struct client_source *source, const struct client_row
 {
     const struct client_masks *masks = &((const struct masked *)source)->masks;
     const struct client_windows *windows = client_windowed_windows(source, part);
-    uint32_t known, *ids = row->at[CLIENT_FIELD_IDS];
+    uint32_t known, *ids = row->at[PLAN_FIELD_IDS];
     const int rc = client_windows_read_whole(windows, ids, &known, sample.id, err);
 
     client_row_number(row, 0, client_windows_first(windows, sample.id), row->n_tokens);
     if (!rc)
-        client_masks_draw(masks, ids, row->at[CLIENT_FIELD_LABELS], known, row->n_tokens, part == CLIENT_HELD_OUT,
+        client_masks_draw(masks, ids, row->at[PLAN_FIELD_LABELS], known, row->n_tokens, part == CLIENT_HELD_OUT,
                           sample.draw);
     return rc;
 }
@@ -62,7 +62,7 @@ const struct client_source_ops client_source_masked = {
     .task = EPS_OF_MASKED,
     .order = &client_windowed_order,
     .bytes = sizeof(struct masked),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
     .takes = masked_takes,
     .masks = true,
     .open = masked_open_source,

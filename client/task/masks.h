@@ -31,7 +31,7 @@ struct client_masks {
     struct random_key keys[2]; /* training, evaluation */
 };
 
-/* Finds mask token and special tokens in a model's side files (proto/model/model_files.h). model_type: as for
+/* Finds mask token and special tokens in a model's side files (proto/model/file/model_files.h). model_type: as for
  * client_tokenizer_open. -EINVAL with a sentence if there is
  * no tokenizer or no mask token, and as client_tokenizer_open; *out is then zeroed. Undo: client_masks_close. */
 int client_masks_open(struct client_masks *out, const json_t *side, const char *model_type, uint32_t vocabulary,

@@ -14,7 +14,7 @@ static int next_token_read_row(struct client_source *source, const struct client
     const struct client_windows *windows = client_windowed_windows(source, part);
 
     client_row_number(row, 0, client_windows_first(windows, sample.id), row->n_tokens);
-    return client_windows_read(windows, row->at[CLIENT_FIELD_IDS], row->at[CLIENT_FIELD_LABELS], sample.id, err);
+    return client_windows_read(windows, row->at[PLAN_FIELD_IDS], row->at[PLAN_FIELD_LABELS], sample.id, err);
 }
 
 static bool next_token_takes(const struct model_config *config, double mask_fraction)
@@ -28,7 +28,7 @@ const struct client_source_ops client_source_text = {
     .task = EPS_OF_TEXT,
     .order = &client_windowed_order,
     .bytes = sizeof(struct client_windowed),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
     .takes = next_token_takes,
     .open = next_token_open_source,
     .open_files = client_data_open,

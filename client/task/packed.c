@@ -74,7 +74,7 @@ void client_packed_free(struct client_packed *packed)
 int client_packed_get(const struct client_packed *p, const struct client_row_fields *row, uint32_t *work, uint32_t k,
                       struct error *err)
 {
-    uint32_t *positions = row->at[CLIENT_FIELD_POSITIONS];
+    uint32_t *positions = row->at[PLAN_FIELD_POSITIONS];
     const uint32_t *places;
     uint32_t n, at = 0;
     int rc = 0;
@@ -153,7 +153,8 @@ static void packed_init(struct client_source *source)
     client_listed_order.init(source);
 }
 
-/* Chooses the held-out documents that are evaluated as a list of them would, and packs these. */
+/* Chooses the held-out documents that are evaluated as a list of them would, and packs these. Both are settled here:
+ * which documents fill the rows depends on which are evaluated. */
 static int packed_divide(struct client_source *source, const struct client_division *d, struct error *err)
 {
     struct client_packed_rows *p = (struct client_packed_rows *)source;

@@ -1,5 +1,6 @@
 /* Preferences: pairs of documents, the chosen text and the rejected one (client/corpus/documents.h), each a row. A
  * tenth of the pairs is held out. */
+#include "client/corpus/layouts.h"
 #include "client/task/document_rows.h"
 #include "proto/operation/call/preference.h"
 
@@ -28,6 +29,11 @@ static const struct preferences *preferences_of(const struct client_source *sour
     return (const struct preferences *)source;
 }
 
+static bool preferences_has_line(const json_t *line)
+{
+    return client_layout_of(line) == CLIENT_LAYOUT_PREFERENCE;
+}
+
 static int preferences_open_source(struct client_source *source, struct error *err)
 {
     source->n_logits = 1;
@@ -52,6 +58,8 @@ static uint32_t preferences_choose_seq(const struct client_source *source)
     return client_documents_seq(client_listed_longest(source), source->setup.config->n_positions);
 }
 
+/* Texts to train on come first among the references, those of held-out data of their own behind (reference_of). One
+ * more, as there may be none. */
 static int preferences_settle(struct client_source *source, const struct client_source_rules *rules, struct error *err)
 {
     struct client_listed *l = (struct client_listed *)source;
@@ -101,19 +109,19 @@ static float reference_of(const struct client_source *source, enum client_part p
 static int preferences_read_row(struct client_source *source, const struct client_row_fields *row,
                                 enum client_part part, struct client_sample sample, struct error *err)
 {
-    *(float *)row->at[CLIENT_FIELD_REFERENCES] = reference_of(source, part, sample.id);
+    *(float *)row->at[PLAN_FIELD_REFERENCES] = reference_of(source, part, sample.id);
     return client_document_rows_get(source, row, part, sample, err);
 }
 
 /* As TRL names them, of the held-out pairs. */
-static int preferences_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int preferences_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     const struct preference preference = {.beta = preferences_of(source)->beta};
     const uint64_t n_rows = client_source_n_rows(source, CLIENT_HELD_OUT);
     const double n = (double)(n_rows / 2);
     struct preference_rewards sums = {0};
 
-    (void)loss, (void)n_labels, (void)err;
+    (void)loss, (void)n_valid, (void)err;
     for (uint64_t k = 0; k < n_rows; k += 2) {
         const double log_p[2] = {(double)source->logits[k], (double)source->logits[k + 1]};
         const float references[2] = {reference_of(source, CLIENT_HELD_OUT, client_source_pick_held_out(source, k).id),
@@ -133,9 +141,8 @@ const struct client_source_ops client_source_preferences = {
     .task = EPS_OF_PREFERENCES,
     .order = &client_listed_order,
     .bytes = sizeof(struct preferences),
-    .fields =
-        1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_REFERENCES | 1u << CLIENT_FIELD_ENTRIES,
-    .documents = CLIENT_DOCUMENT_PAIRS,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_REFERENCES | 1u << PLAN_FIELD_ENTRIES,
+    .has_line = preferences_has_line,
     .compares = true,
     .open = preferences_open_source,
     .open_files = client_data_open,

@@ -1,6 +1,7 @@
 /* Three counts of each class give all metrics of classes: a table of label by prediction would take gigabytes with tens
  * of thousands of classes. Ranks take the place of the numbers that they rank, so Spearman's correlation comes after
- * Pearson's, and is the same function. Real numbers are equal here if neither is less. */
+ * Pearson's, and is the same function. Real numbers are equal here if neither is less. A logit that is no number makes
+ * its row wrong, whatever its label. */
 #include "client/task/score.h"
 
 #include "proto/base/number.h"
@@ -17,9 +18,12 @@ uint32_t client_score_class(const float *logits, uint32_t n_labels)
 {
     uint32_t best = 0;
 
-    for (uint32_t i = 1; i < n_labels; i++)
+    for (uint32_t i = 0; i < n_labels; i++) {
+        if (isnan(logits[i]))
+            return n_labels;
         if (logits[i] > logits[best])
             best = i;
+    }
     return best;
 }
 
@@ -60,7 +64,7 @@ static double macro_f1_of(const struct count *counts, uint32_t n_labels)
 int client_score_classes(struct client_scores *out, const float *logits, const uint32_t *labels, size_t n,
                          uint32_t n_labels, struct error *err)
 {
-    struct count *counts = calloc(n_labels + 1, sizeof *counts);
+    struct count *counts = calloc(n_labels + 1, sizeof *counts); /* the last: predicted as no class */
     uint64_t right = 0;
 
     *out = (struct client_scores){.n = 0};
@@ -84,13 +88,13 @@ int client_score_classes(struct client_scores *out, const float *logits, const u
     return 0;
 }
 
-/* How many classes are likelier than the label. */
+/* How many classes are likelier than the label, or may be, as a logit is no number. */
 static uint32_t rank_of(const float *logits, uint32_t label, uint32_t n_labels)
 {
-    uint32_t rank = 0;
+    uint32_t rank = n_labels - 1;
 
     for (uint32_t i = 0; i < n_labels; i++)
-        rank += logits[i] > logits[label] || (i < label && logits[i] >= logits[label]);
+        rank -= logits[i] < logits[label] || (i > label && logits[i] <= logits[label]);
     return rank;
 }
 

@@ -20,7 +20,7 @@ struct client_scores {
     size_t n;
 };
 
-/* The class of a row's logits (n_labels). */
+/* The class of a row's logits (n_labels); n_labels if one of them is no number. */
 uint32_t client_score_class(const float *logits, uint32_t n_labels);
 
 /* logits (n, n_labels), labels (n): classes below n_labels. -ENOMEM. */

@@ -6,30 +6,13 @@
 #include "client/task/source.h"
 
 #include "proto/model/family.h"
-#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
-/* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
-const struct client_field_type client_field_types[CLIENT_FIELDS] = {
-    [CLIENT_FIELD_IDS] = {"ids", "u32", sizeof(uint32_t), true, {0}},
-    [CLIENT_FIELD_LABELS] = {"labels", "u32", sizeof(uint32_t), true, {PLAN_NO_LABEL}},
-    [CLIENT_FIELD_ROWS] = {"rows", "struct plan_row", sizeof(struct plan_row), false, {1, 1}},
-    [CLIENT_FIELD_POSITIONS] = {"positions", "u32", sizeof(uint32_t), true, {0}},
-    [CLIENT_FIELD_REFERENCES] = {"references", "float", sizeof(float), false, {0}},
-    [CLIENT_FIELD_ENTRIES] = {"entries", "u32", sizeof(uint32_t), true, {PLAN_NO_ENTRY}},
-    [CLIENT_FIELD_WEIGHTS] = {"weights", "float", sizeof(float), true, {0}},
-};
-_Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
-
-/* The first that takes the model's rows has them: what is more particular comes first. */
-static const struct client_source_ops *const tasks[] = {
-    &client_source_images, &client_source_labelled,      &client_source_spans,       &client_source_targets,
-    &client_source_masked, &client_source_conversations, &client_source_preferences, &client_source_text,
-};
+static const struct client_source_ops *const tasks[] = {CLIENT_TASKS(&client_source_)};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
@@ -41,22 +24,41 @@ const struct client_source_ops *client_source_kind(const struct model_config *co
     return tasks[i];
 }
 
+/* The task whose rows a line of JSON makes, if there is one. */
+static bool source_has_line(void *user, const json_t *line)
+{
+    const struct client_source_ops **out = user;
+
+    *out = NULL;
+    for (size_t i = 0; !*out && i < TASKS; i++)
+        if (tasks[i]->has_line && tasks[i]->has_line(line))
+            *out = tasks[i];
+    return *out != NULL;
+}
+
+int client_source_find_documents(const struct client_source_ops **out, struct client_data *data,
+                                 const struct client_watch *watch, struct error *err)
+{
+    bool found = false;
+
+    return client_documents_ask(&found, data, source_has_line, out, watch, err);
+}
+
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err)
 {
-    enum client_documents_kind documents = CLIENT_NO_DOCUMENTS;
+    const struct client_source_ops *documents = NULL;
     int rc = 0;
 
     *out = client_source_kind(config, mask_fraction);
     if (*out != &client_source_text)
         return 0;
-    rc = client_documents_are(&documents, data, watch, err);
-    if (!rc && documents == CLIENT_NO_DOCUMENTS && eval_data)
-        rc = client_documents_are(&documents, eval_data, watch, err);
-    for (size_t i = 0; documents != CLIENT_NO_DOCUMENTS && i < TASKS; i++)
-        if (tasks[i]->documents == documents)
-            *out = tasks[i];
+    rc = client_source_find_documents(&documents, data, watch, err);
+    if (!rc && !documents && eval_data)
+        rc = client_source_find_documents(&documents, eval_data, watch, err);
+    if (documents)
+        *out = documents;
     return rc;
 }
 
@@ -65,7 +67,7 @@ unsigned client_source_tasks(const struct client_source_ops *kind)
     unsigned all = kind->task;
 
     for (size_t i = 0; kind == &client_source_text && i < TASKS; i++)
-        if (tasks[i]->documents != CLIENT_NO_DOCUMENTS || tasks[i] == &client_source_spans)
+        if (tasks[i]->has_line || tasks[i] == &client_source_spans)
             all |= tasks[i]->task;
     return all;
 }
@@ -85,6 +87,7 @@ int client_source_check_packs(const struct model *model, struct error *err)
     return plan_check_packs(model, err) ? -EDOM : 0;
 }
 
+/* Labels change hands, also after a failure: the setup has none afterwards. */
 int client_source_open(struct client_source **out, const struct client_source_ops *ops,
                        const struct client_source_setup *setup, struct error *err)
 {
@@ -193,7 +196,7 @@ static bool source_has(const struct client_source *source, unsigned field)
 
 uint64_t client_source_n_entries(const struct client_source *source)
 {
-    return source_has(source, CLIENT_FIELD_ENTRIES) ? source->ops->order->n_entries(source) : 0;
+    return source_has(source, PLAN_FIELD_ENTRIES) ? source->ops->order->n_entries(source) : 0;
 }
 
 uint64_t client_source_n_tokens(struct client_source *source, uint64_t step, uint64_t n_before)
@@ -226,43 +229,43 @@ int client_source_make_room(struct client_source *source, uint32_t batch, struct
 
 bool client_source_packs(const struct client_source *source)
 {
-    return source_has(source, CLIENT_FIELD_POSITIONS);
+    return source_has(source, PLAN_FIELD_POSITIONS);
 }
 
-/* Elements of a field in a row. */
-static size_t source_elements_of(unsigned field, uint32_t n_tokens)
+void client_source_ask(struct plan_goal *goal, const struct client_source *source)
 {
-    return client_field_types[field].by_token ? n_tokens : 1;
+    goal->packs = source_has(source, PLAN_FIELD_POSITIONS);
+    goal->weighted = goal->weighted || source_has(source, PLAN_FIELD_WEIGHTS);
 }
 
 static void clear(const struct client_buffer *buffer, const struct client_source *source, uint32_t n_tokens)
 {
-    for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
-        const struct client_field_type *type = &client_field_types[f];
+    for (enum plan_field f = 0; f < PLAN_FIELDS; f++) {
+        const struct plan_field_type *type = &plan_field_types[f];
         const size_t n_words = type->element_bytes / sizeof(uint32_t);
-        const size_t n = source_has(source, f) ? buffer->n_rows * source_elements_of(f, n_tokens) : 0;
+        const size_t n = source_has(source, f) ? plan_field_bytes(f, buffer->n_rows, n_tokens) / sizeof(uint32_t) : 0;
         uint32_t *words = buffer->at[f];
-        assert(words || n == 0 || f == CLIENT_FIELD_ENTRIES);
-        for (size_t i = 0; words && i < n * n_words; i++)
+        assert(words || n == 0 || f == PLAN_FIELD_ENTRIES);
+        for (size_t i = 0; words && i < n; i++)
             words[i] = type->empty[i % n_words];
     }
 }
 
+/* Entries are of rows to train on alone; an evaluation is not remembered. */
 static struct client_row_fields source_row_of(const struct client_buffer *buffer, const struct client_source *source,
                                               enum client_part part, uint32_t row, uint32_t n_tokens)
 {
     struct client_row_fields fields = {.n_tokens = n_tokens};
 
-    for (unsigned f = 0; f < CLIENT_FIELDS; f++)
-        if (source_has(source, f) && buffer->at[f] && (f != CLIENT_FIELD_ENTRIES || part == CLIENT_TRAIN))
-            fields.at[f] =
-                (char *)buffer->at[f] + row * source_elements_of(f, n_tokens) * client_field_types[f].element_bytes;
+    for (enum plan_field f = 0; f < PLAN_FIELDS; f++)
+        if (source_has(source, f) && buffer->at[f] && (f != PLAN_FIELD_ENTRIES || part == CLIENT_TRAIN))
+            fields.at[f] = (char *)buffer->at[f] + plan_field_bytes(f, row, n_tokens);
     return fields;
 }
 
 void client_row_number(const struct client_row_fields *row, uint32_t from, uint64_t first, uint32_t n)
 {
-    uint32_t *entries = row->at[CLIENT_FIELD_ENTRIES];
+    uint32_t *entries = row->at[PLAN_FIELD_ENTRIES];
 
     for (uint32_t i = 0; entries && i < n; i++)
         entries[from + i] = (uint32_t)(first + i);
@@ -272,7 +275,7 @@ static int source_fill(struct client_minibatch *out, const struct client_buffer 
                        enum client_part part, uint32_t n, struct error *err)
 {
     const uint32_t n_tokens = source->ops->order->length(source, part, source->samples, n);
-    const uint32_t *labels = buffer->at[CLIENT_FIELD_LABELS];
+    const uint32_t *labels = buffer->at[PLAN_FIELD_LABELS];
     int rc = 0;
 
     assert(n <= buffer->n_rows && n_tokens <= buffer->seq);
@@ -285,9 +288,9 @@ static int source_fill(struct client_minibatch *out, const struct client_buffer 
     for (uint32_t row = 0; !source->ops->read_rows && !rc && row < n; row++)
         rc = source->ops->read_row(source, &source->fields[row], part, source->samples[row], err);
     for (size_t i = 0; !rc && i < (size_t)n * n_tokens; i++)
-        out->n_labels += labels[i] != PLAN_NO_LABEL;
-    if (source_has(source, CLIENT_FIELD_REFERENCES))
-        out->n_labels = n / 2;
+        out->n_valid += labels[i] != PLAN_NO_LABEL;
+    if (source_has(source, PLAN_FIELD_REFERENCES))
+        out->n_valid = n / 2;
     return rc;
 }
 

@@ -12,9 +12,9 @@
  *   images         an image: a token for each pixel            ids, labels, rows        images, list
  *
  * A task is a row of functions in a file of client/task/. Which rows a step has is the order's, which several tasks
- * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose rows
- * have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each (struct plan_data,
- * proto/plan/memory/data.h).
+ * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose
+ * rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each (struct
+ * plan_data, proto/plan/memory/data.h).
  *
  * All data are read once, rows are divided into those to train on and those held out, and then a row's fields are
  * written by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
@@ -32,50 +32,29 @@
 #include "client/task/score.h"
 #include "proto/base/error.h"
 #include "proto/model/model.h"
+#include "proto/plan/memory/data.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- Fields of rows ---- */
-
-enum client_field {
-    CLIENT_FIELD_IDS,
-    CLIENT_FIELD_LABELS,
-    CLIENT_FIELD_ROWS,
-    CLIENT_FIELD_POSITIONS,
-    CLIENT_FIELD_REFERENCES,
-    CLIENT_FIELD_ENTRIES,
-    CLIENT_FIELD_WEIGHTS, /* no source has them: on_rows (client/run/given.h) */
-    CLIENT_FIELDS
-};
-
-/* A field in the memory of a minibatch (struct plan_data, proto/plan/memory/data.h): rows follow each other without
- * gaps. */
-struct client_field_type {
-    const char *name;     /* "ids": as a row has it */
-    const char *element;  /* "u32", "struct plan_row" */
-    size_t element_bytes; /* a multiple of 4 */
-    bool by_token;        /* (n_rows, n_tokens) elements; else (n_rows) */
-    uint32_t empty[2];    /* the words of an element that has no value; those of its size count */
-};
-extern const struct client_field_type client_field_types[CLIENT_FIELDS];
+/* ---- Fields of rows (enum plan_field) ---- */
 
 /* Each token of the training data has an entry: its index in the data as a whole, which no order, packing or batch
  * changes. Daemons remember norms of gradients by it (proto/model/norms.h). Padding has PLAN_NO_ENTRY. */
 
 /* Room for a minibatch; borrowed. */
 struct client_buffer {
-    void *at[CLIENT_FIELDS]; /* NULL: it has no room for this field: entries, as nothing is remembered by them, or one
+    void *at[PLAN_FIELDS]; /* NULL: it has no room for this field: entries, as nothing is remembered by them, or one
                               * that the source has not */
-    uint32_t n_rows, seq;    /* the room: rows, and tokens of each */
+    uint32_t n_rows, seq;  /* the room: rows, and tokens of each */
 };
 
 /* The fields of one row, in a buffer. */
 struct client_row_fields {
-    void *at[CLIENT_FIELDS]; /* NULL where the source has none; of held-out rows nobody wants entries */
-    uint32_t n_tokens;       /* of each row of the minibatch */
+    void *at[PLAN_FIELDS]; /* NULL where the source has none; of held-out rows nobody wants entries */
+    uint32_t n_tokens;     /* of each row of the minibatch */
 };
 
 /* Has tokens from .. from+n-1 of a row the entries first .. first+n-1, if entries are wanted. */
@@ -84,16 +63,16 @@ void client_row_number(const struct client_row_fields *row, uint32_t from, uint6
 /* A minibatch in a buffer. */
 struct client_minibatch {
     uint32_t n_tokens; /* of each row */
-    uint64_t n_labels; /* that count; of pairs of texts, the pairs */
+    uint64_t n_valid;  /* that count; of pairs of texts, the pairs */
 };
 
 /* ---- Sources ---- */
 
-/* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure, and
- * eval_data may have no files. */
+/* What a source takes from the model and where its data are. All borrowed; labels are taken over, also by a failure,
+ * and eval_data may have no files. */
 struct client_source_setup {
     const struct model_config *config;    /* n_labels is read when rows are divided, as labels decide it */
-    const json_t *side;                   /* proto/model/model_files.h; may be NULL */
+    const json_t *side;                   /* proto/model/file/model_files.h; may be NULL */
     struct client_labels *labels;         /* of a classifier, else NULL */
     struct client_data *data, *eval_data; /* opened later; data is NULL if nothing is trained */
 };
@@ -125,8 +104,9 @@ struct client_source_facts {
     uint32_t seq;       /* to be chosen if no other is asked for; 0: the longest row's */
     uint32_t source;    /* tokens of it that are a source; 0: there is none */
     uint32_t n_rows;    /* to train on */
-    uint32_t longest;   /* tokens of the longest row */
-    uint32_t least;     /* the least seq that all rows have room in */
+    uint32_t n_held_out;
+    uint32_t longest; /* tokens of the longest row */
+    uint32_t least;   /* the least seq that all rows have room in */
 };
 
 /* How rows are divided. All are resolved options. */
@@ -189,17 +169,19 @@ struct client_source_ops {
     enum eps_tasks task;
     const struct client_order *order;
     size_t bytes;    /* of its struct, which begins with the order's, which begins with struct client_source */
-    unsigned fields; /* 1u << enum client_field of each that its rows have */
+    unsigned fields; /* 1u << enum plan_field of each that its rows have */
 
     /* Whether rows for this model are such, whatever the data: client_source_kind. NULL: the data say it. */
     bool (*takes)(const struct model_config *config, double mask_fraction);
-    enum client_documents_kind documents;    /* data that make rows of text such ones; 0: none */
+    /* Whether such an object, in the first line of some .jsonl file, makes a text model's rows such ones. NULL: none
+     * does. */
+    bool (*has_line)(const json_t *line);
     const struct client_source_ops *packing; /* several of these rows in one; NULL: none is */
     bool masks;                              /* --mask-fraction says how much is learned */
     bool compares;                           /* with the weights that a run began from: there are references */
 
-    /* Opens what the rows need of the model, before any data are read. NULL: nothing. -EINVAL with a sentence: the model
-     * lacks it; and as client_tokenizer_open. close follows, also after a failure. */
+    /* Opens what the rows need of the model, before any data are read. NULL: nothing. -EINVAL with a sentence: the
+     * model lacks it; and as client_tokenizer_open. close follows, also after a failure. */
     int (*open)(struct client_source *source, struct error *err);
 
     /* Opens files that hold such rows: client_data_open, or another one with its contract. */
@@ -233,19 +215,21 @@ struct client_source_ops {
                      const struct client_sample *samples, uint32_t n, struct error *err);
 
     /* Judges an evaluation of all held-out rows: sets source->scores by source->logits, and withdraws a loss that would
-     * mislead (*loss NAN, *n_labels 0). n_labels: labels that the loss is the mean of. -EINVAL: there were none;
+     * mislead (*loss NAN, *n_valid 0). n_valid: labels that the loss is the mean of. -EINVAL: there were none;
      * -ENOMEM. */
-    int (*score)(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err);
+    int (*score)(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err);
 
     void (*close)(struct client_source *source); /* frees what the task owns, even if it is half open; NULL: nothing */
 };
 
-/* Each is a row of the list in source.c. */
-extern const struct client_source_ops client_source_text, client_source_masked, client_source_labelled,
-    client_source_conversations, client_source_packed, client_source_preferences, client_source_targets,
-    client_source_spans, client_source_images;
+/* All tasks. The first that takes a model's rows, or the first line of documents, has them: what is more particular
+ * comes first. */
+#define CLIENT_TASKS(of)                                                                                               \
+    of##images, of##labelled, of##spans, of##targets, of##masked, of##conversations, of##preferences, of##text
+extern const struct client_source_ops CLIENT_TASKS(client_source_), client_source_packed;
 
-/* Opens rows of this task. *out is owned: client_source_close. Errors as ops->open; -ENOMEM. On failure *out is NULL. */
+/* Opens rows of this task. *out is owned: client_source_close. Errors as ops->open; -ENOMEM. On failure *out is
+ * NULL. */
 int client_source_open(struct client_source **out, const struct client_source_ops *ops,
                        const struct client_source_setup *setup, struct error *err);
 
@@ -254,10 +238,14 @@ int client_source_open(struct client_source **out, const struct client_source_op
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction);
 
 /* Finds the kind of source once the files are open: if a model predicts the next token, either of the data may have
- * documents (client/corpus/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_are. */
+ * documents (client/corpus/documents.h); eval_data may be NULL. Unpacks them. Errors as client_documents_ask. */
 int client_source_find_kind(const struct client_source_ops **out, const struct model_config *config,
                             double mask_fraction, struct client_data *data, struct client_data *eval_data,
                             const struct client_watch *watch, struct error *err);
+
+/* The task of data that are documents, if they are; else *out stays. Unpacks them. Errors as client_documents_ask. */
+int client_source_find_documents(const struct client_source_ops **out, struct client_data *data,
+                                 const struct client_watch *watch, struct error *err);
 
 /* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Spans
  * are among them, as what is said of options of spans depends on the data. */
@@ -266,7 +254,10 @@ unsigned client_source_tasks(const struct client_source_ops *kind);
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);
 
-/* True if its rows are several documents each: plan_goal.packs of a job on them. */
+/* Sets what of a goal follows from the fields of its rows: packs, weighted. */
+void client_source_ask(struct plan_goal *goal, const struct client_source *source);
+
+/* True if its rows are several documents each. */
 bool client_source_packs(const struct client_source *source);
 
 /* Refuses a model whose rows cannot be several documents: it restores masked tokens, or as plan_check_packs. -EDOM with

@@ -148,7 +148,7 @@ static void number_row(const struct spans *s, const struct client_row_fields *ro
                        uint64_t first, uint64_t draw)
 {
     uint32_t *const window = s->entries, *const target = window + s->of.n, *const none = target + s->of.target,
-                    *const source = row->at[CLIENT_FIELD_ENTRIES];
+                    *const source = row->at[PLAN_FIELD_ENTRIES];
 
     if (!source)
         return;
@@ -170,9 +170,8 @@ static int span_corruption_read_row(struct client_source *source, const struct c
                                     enum client_part part, struct client_sample sample, struct error *err)
 {
     const struct spans *s = (const struct spans *)source;
-    uint32_t known, *ids = row->at[CLIENT_FIELD_IDS],
-                    *target = (uint32_t *)row->at[CLIENT_FIELD_LABELS] + s->source_seq;
-    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
+    uint32_t known, *ids = row->at[PLAN_FIELD_IDS], *target = (uint32_t *)row->at[PLAN_FIELD_LABELS] + s->source_seq;
+    struct plan_row *lengths = row->at[PLAN_FIELD_LENGTHS];
     const struct client_windows *windows = client_windowed_windows(source, part);
     const struct random_key key = s->keys[part == CLIENT_HELD_OUT];
     const int rc = client_windows_read_whole(windows, s->ids, &known, sample.id, err);
@@ -205,7 +204,7 @@ const struct client_source_ops client_source_spans = {
     .task = EPS_OF_SPANS,
     .order = &client_windowed_order,
     .bytes = sizeof(struct spans),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
     .takes = span_corruption_takes,
     .masks = true,
     .open = span_corruption_open_source,

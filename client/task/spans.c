@@ -1,7 +1,7 @@
 /* Each side of a row grows with the window, or stays, as a fraction below 1 adds at most one chosen token for each
  * token of the window: so the first window that is too long ends the search. A word is drawn for each place between
  * tokens, those of a run that stays before those of the run behind it. This order is part of a run's results, as is how
- * lengths are rounded: halves away from zero. */
+ * lengths are rounded: halves to even, as np.round and tf.round do in the published code. */
 #include "client/task/spans.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@ static uint32_t spans_smaller(uint32_t a, uint32_t b)
 
 struct client_spans client_spans_of(uint32_t n, double fraction)
 {
-    uint32_t chosen = (uint32_t)lround(n * fraction), runs;
+    uint32_t chosen = (uint32_t)lrint(n * fraction), runs;
 
     chosen = chosen < 1 ? 1 : spans_smaller(chosen, n - 1);
-    runs = (uint32_t)lround((double)chosen / CLIENT_SPAN_TOKENS);
+    runs = (uint32_t)lrint((double)chosen / CLIENT_SPAN_TOKENS);
     runs = runs < 1 ? 1 : spans_smaller(runs, spans_smaller(chosen, n - chosen));
     return (struct client_spans){n, chosen, runs, n - chosen + runs + 1, chosen + runs + 1};
 }

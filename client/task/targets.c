@@ -242,8 +242,8 @@ static int targets_read_row(struct client_source *source, const struct client_ro
     const struct client_listed *l = &targets_of(source)->rows;
     const enum client_part data = client_listed_data(source, part);
     const struct client_example *example = targets_find(source, data, sample.id);
-    uint32_t *ids = row->at[CLIENT_FIELD_IDS], *labels = row->at[CLIENT_FIELD_LABELS];
-    struct plan_row *lengths = row->at[CLIENT_FIELD_ROWS];
+    uint32_t *ids = row->at[PLAN_FIELD_IDS], *labels = row->at[PLAN_FIELD_LABELS];
+    struct plan_row *lengths = row->at[PLAN_FIELD_LENGTHS];
     uint32_t room[SIDES];
     int rc = client_corpus_tokens(&l->corpus[data], l->work, sample.id, (size_t)example->n[0] + example->n[1], err);
 
@@ -269,10 +269,10 @@ static int targets_read_row(struct client_source *source, const struct client_ro
     return 0;
 }
 
-static int targets_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+static int targets_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     (void)source, (void)loss;
-    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no target");
+    return *n_valid > 0 ? 0 : error_set(err, -EINVAL, "the held-out rows have no target");
 }
 
 static bool targets_takes(const struct model_config *config, double mask_fraction)
@@ -286,7 +286,7 @@ const struct client_source_ops client_source_targets = {
     .task = EPS_OF_TARGETS,
     .order = &client_listed_order,
     .bytes = sizeof(struct targets),
-    .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS | 1u << CLIENT_FIELD_ROWS | 1u << CLIENT_FIELD_ENTRIES,
+    .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
     .takes = targets_takes,
     .open = targets_open_source,
     .open_files = client_data_open,

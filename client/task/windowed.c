@@ -110,8 +110,8 @@ const struct client_order client_windowed_order = {
     .length = windowed_length,
 };
 
-int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err)
+int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err)
 {
     (void)source, (void)loss;
-    return *n_labels > 0 ? 0 : error_set(err, -EINVAL, "the data has only special tokens, which are never masked");
+    return *n_valid > 0 ? 0 : error_set(err, -EINVAL, "the data has only special tokens, which are never masked");
 }

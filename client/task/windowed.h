@@ -22,7 +22,7 @@ extern const struct client_order client_windowed_order;
  * metrics beside the loss. */
 int client_windowed_read(struct client_source *source, enum client_part part, const struct client_source_rules *rules,
                          struct error *err);
-int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_labels, struct error *err);
+int client_windowed_score(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err);
 
 /* The windows of a part. */
 const struct client_windows *client_windowed_windows(const struct client_source *source, enum client_part part);

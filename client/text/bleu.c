@@ -4,7 +4,7 @@
  * and last token, so each comparison takes two numbers, however long the n-gram. */
 #include "client/text/bleu.h"
 
-#include "client/text/tokenizer/unicode.h"
+#include "client/text/tokenizer/characters/unicode.h"
 
 #include <errno.h>
 #include <math.h>
@@ -230,6 +230,7 @@ static size_t bleu_cut(struct token *tokens, size_t at, const struct client_text
     return at;
 }
 
+/* Any order will do that brings equal ones together. */
 static int compare_tokens(const void *a, const void *b)
 {
     const struct token *x = a, *y = b;
@@ -347,6 +348,8 @@ int client_bleu_add(struct client_bleu *bleu, const char *hypothesis, size_t hyp
 
 /* ---- The score ---- */
 
+/* Papineni et al., ACL 2002, section 2.2.2: a hypothesis that is shorter than its reference could be precise for
+ * nothing. */
 static double brevity_penalty(double n_hypothesis, double n_reference)
 {
     if (n_hypothesis >= n_reference)
@@ -354,6 +357,8 @@ static double brevity_penalty(double n_hypothesis, double n_reference)
     return n_hypothesis > 0 ? exp(1 - n_reference / n_hypothesis) : 0;
 }
 
+/* Smoothing is sacrebleu's "exp": each order without a match counts half as much as the one before. Orders that no
+ * hypothesis is long enough for give 0. */
 void client_bleu_score(struct client_bleu_score *out, const struct client_bleu *bleu)
 {
     double smoothing = 1, logs = 0;

@@ -26,6 +26,7 @@ struct client_conversations {
     uint64_t n_spelled;
 };
 
+/* That there is no template is kept for the first conversation that needs one: data may have texts alone. */
 int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,
                               const char *name, enum eps_train_on train_on, struct error *err)
 {
@@ -42,7 +43,8 @@ int client_conversations_open(struct client_conversations **out, struct client_t
         c->side = json_incref((json_t *)(uintptr_t)side);
         c->name = name ? strdup(name) : NULL;
         c->variables = json_pack("{s:n, s:n}", "tools", "documents");
-        rc = c->variables ? client_tokenizer_names(c->variables, tokenizer, side, err) : error_memory(err);
+        rc = c->variables && (c->name || !name) ? client_tokenizer_names(c->variables, tokenizer, side, err)
+                                                : error_memory(err);
     }
     if (rc)
         client_conversations_close(c);
@@ -328,6 +330,7 @@ static size_t mark_tokens(struct client_conversations *c, const struct row *row,
     return n_marked;
 }
 
+/* Three places of each span: its first byte, its last, and where the token may be that ends the turn. */
 static int encode_row(struct client_conversations *c, const struct row *row, client_conversation_take *take, void *user,
                       struct error *err)
 {
@@ -354,6 +357,7 @@ static int encode_row(struct client_conversations *c, const struct row *row, cli
     return rc;
 }
 
+/* All but prefixes make one row of a conversation. */
 static int conversation_make_rows(struct row *rows, size_t *n_rows, const struct client_turns *t, bool marks,
                                   struct error *err)
 {
@@ -378,6 +382,7 @@ static int choose_template(struct client_conversations *c, const json_t *convers
     return !c->template && c->missing.text[0] ? error_set(err, -EINVAL, "%s", c->missing.text) : 0;
 }
 
+/* Rows are handed on the shortest first, as they stand in the conversation. */
 int client_conversation_encode(struct client_conversations *c, const json_t *conversation,
                                client_conversation_take *take, void *user, struct error *err)
 {

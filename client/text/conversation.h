@@ -30,7 +30,7 @@
 
 struct client_conversations; /* how a model's conversations are encoded; used by one thread */
 
-/* Opens the templates in a model's side files (proto/model/model_files.h; may be NULL), by name as in
+/* Opens the templates in a model's side files (proto/model/file/model_files.h; may be NULL), by name as in
  * client_template_find. Without one, conversations are refused and the other rows are not. tokenizer is borrowed, side
  * shared; train_on is resolved. Errors as client_template_find. Undo: client_conversations_close. */
 int client_conversations_open(struct client_conversations **out, struct client_tokenizer *tokenizer, const json_t *side,

@@ -80,6 +80,7 @@ static uint32_t *pair_place(const struct merging *m, uint32_t left, uint32_t rig
     return &m->table[i];
 }
 
+/* At half of its places: lookups stay short, and there is always an empty one that ends them. */
 static int merges_widen(struct merging *m, struct error *err)
 {
     const size_t places = 2 * (m->mask + 1);
@@ -147,6 +148,7 @@ static void count_down(struct merging *m, uint32_t left, uint32_t right, uint32_
     m->pairs[*pair_place(m, left, right) - 1].count -= m->words->words[word].count;
 }
 
+/* Of pairs with the same count the lower ids: the merges do not depend on the order of the heap. */
 static bool goes_first(const struct merging *m, const struct entry *a, const struct entry *b)
 {
     const struct pair *p = &m->pairs[a->pair], *q = &m->pairs[b->pair];
@@ -185,6 +187,7 @@ static struct entry pop(struct merging *m)
     return top;
 }
 
+/* Once for each pair, after a merge has counted all of its words. */
 static int push_grown(struct merging *m, struct error *err)
 {
     int rc = 0;
@@ -279,12 +282,13 @@ static uint32_t merges_name_token(struct merging *m, const struct pair *pair)
     return 0;
 }
 
-static int merge_pair(struct merging *m, struct client_merge *out, uint32_t number, struct error *err)
+/* The pair's list is taken out first: counting may move `pairs`, and adds to other pairs' lists. */
+static int merge_pair(struct merging *m, struct client_token_merge *out, uint32_t number, struct error *err)
 {
     struct pair pair = m->pairs[number];
     int rc = 0;
 
-    *out = (struct client_merge){pair.left, pair.right, merges_name_token(m, &pair)};
+    *out = (struct client_token_merge){pair.left, pair.right, merges_name_token(m, &pair)};
     m->pairs[number].words = NULL, m->pairs[number].n = 0, m->pairs[number].cap = 0;
     for (uint32_t k = 0; !rc && k < pair.n; k++)
         rc = merge_word(m, pair.words[k], pair.left, pair.right, out->id, err);
@@ -325,7 +329,8 @@ static void merges_end(struct merging *m)
     free(m->known);
 }
 
-static int merges_merge_all(struct merging *m, struct client_merge **out, size_t *n, uint32_t n_tokens,
+/* Fewer tokens come out if the text has no pair left that occurs twice. */
+static int merges_merge_all(struct merging *m, struct client_token_merge **out, size_t *n, uint32_t n_tokens,
                             const struct client_watch *watch, struct error *err)
 {
     size_t cap = 0;
@@ -343,8 +348,9 @@ static int merges_merge_all(struct merging *m, struct client_merge **out, size_t
     return rc;
 }
 
-int client_words_merge(struct client_merge **out, size_t *n, struct client_words *words, const uint32_t bytes[256],
-                       uint32_t first, uint32_t n_tokens, const struct client_watch *watch, struct error *err)
+int client_words_merge(struct client_token_merge **out, size_t *n, struct client_words *words,
+                       const uint32_t bytes[256], uint32_t first, uint32_t n_tokens, const struct client_watch *watch,
+                       struct error *err)
 {
     struct merging m = {.words = words, .mask = (1 << 16) - 1, .known_mask = 1023};
 

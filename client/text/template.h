@@ -67,7 +67,7 @@ bool client_template_marks_answers(const struct client_template *template);
 /* True if the text is a literal of the template, such as a role that it asks for. */
 bool client_template_names(const struct client_template *template, const char *text);
 
-/* Opens a template in a model's side files (proto/model/model_files.h; may be NULL): in chat_template.jinja,
+/* Opens a template in a model's side files (proto/model/file/model_files.h; may be NULL): in chat_template.jinja,
  * tokenizer_config.json or chat_template.json, the first that has one. Where there is a list, name says which, as
  * --chat-template does. NULL: as in transformers `tool_use`, if it is there and tools is true, else `default`. *out is
  * NULL, with 0, if the model has none. -EDOM: none has this name; -ENOKEY: no name is given, and none is called

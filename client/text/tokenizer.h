@@ -32,7 +32,7 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 
 #define CLIENT_NO_TOKEN UINT32_MAX
 
-/* Reads the tokenizer in a model's side files (proto/model/model_files.h; may be NULL). *out is NULL, with 0, if there
+/* Reads the tokenizer in a model's side files (proto/model/file/model_files.h; may be NULL). *out is NULL, with 0, if there
  * is none and the vocabulary is not 256. model_type: config.json's, by which transformers takes a class of tokenizers
  * where tokenizer_config.json names none; NULL: not known. vocabulary is the model's; the id of every token but added
  * ones must be below it. -EINVAL with a sentence that names the file and the fault; -ENOMEM. */
@@ -68,17 +68,20 @@ enum { CLIENT_TOKENIZER_END = 256, CLIENT_TOKENIZER_LEARNED };
 
 void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
-struct client_merge;
+struct client_token_merge;
 
 /* Adds tokenizer.json and tokenizer_config.json for n merges (client/corpus/learn.h) with these ids; a merge must follow
  * the merges of its halves. -ENOMEM. */
-int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
+int client_tokenizer_add_learned(json_t *side, const struct client_token_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);
 
 struct client_tokens {
     uint32_t *ids; /* (n), owned: free */
     size_t n, cap;
 };
+
+/* Makes room for n more ids. -ENOMEM. */
+int client_tokens_reserve(struct client_tokens *out, size_t n, struct error *err);
 
 /* Appends ids. -ENOMEM. */
 int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err);

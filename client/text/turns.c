@@ -15,7 +15,7 @@ enum { TODAY = 1721991600 /* 26 July 2024, 11:00 UTC: the same day in nearly eve
 int client_turns_render(struct client_rendering *out, const struct client_turns *t, size_t n, bool prompts,
                         struct error *err)
 {
-    json_t *variables = json_copy(t->variables), *messages = json_array();
+    json_t *variables = json_copy_whole(t->variables), *messages = json_array();
     int rc = variables && messages ? 0 : -ENOMEM;
 
     *out = (struct client_rendering){0};
@@ -25,7 +25,7 @@ int client_turns_render(struct client_rendering *out, const struct client_turns 
                 json_object_set_new(variables, "add_generation_prompt", json_boolean(prompts))))
         rc = -ENOMEM;
     if (rc)
-        error_set(err, rc, "out of memory");
+        error_memory(err);
     else if ((rc = client_template_render_labelled(out, t->template, variables, TODAY, err)) != 0)
         error_prefix(err, "the chat template");
     json_decref(messages);
@@ -57,7 +57,7 @@ static bool turns_is_word(const char *text)
 static bool prints_role(struct client_turns *t, size_t i)
 {
     static const char probe[] = "role_that_nobody_has";
-    json_t *message = json_array_get(t->messages, i), *copy = json_copy(message);
+    json_t *message = json_array_get(t->messages, i), *copy = json_copy_whole(message);
     struct client_rendering text = {0};
     bool found = false;
 
@@ -134,6 +134,7 @@ static json_t *clean_message(const json_t *message)
     return out;
 }
 
+/* Roles are checked once all messages are there, as prints_role renders the whole conversation. */
 static int turns_take_messages(struct client_turns *t, const json_t *messages, struct error *err)
 {
     const enum eps_train_on train_on = t->train_on;
@@ -180,10 +181,11 @@ int client_turns_open(struct client_turns *t, const struct client_template *temp
                  *documents = json_object_get(conversation, "documents"),
                  *kwargs = json_object_get(conversation, "chat_template_kwargs");
 
-    *t = (struct client_turns){.template = template, .train_on = train_on, .messages = json_array()};
-    t->variables = json_copy((json_t *)(uintptr_t)variables);
-    if (!t->variables || !t->messages || json_object_set_new(t->variables, "messages", t->messages))
+    *t = (struct client_turns){.template = template, .train_on = train_on};
+    t->variables = json_copy_whole(variables);
+    if (json_object_set_new(t->variables, "messages", json_array())) /* also without variables, then freeing the list */
         return error_memory(err);
+    t->messages = json_object_get(t->variables, "messages");
     if (tools && !json_is_null(tools) && !json_is_array(tools))
         return error_set(err, -EINVAL, "its tools are no list");
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))

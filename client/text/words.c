@@ -91,6 +91,7 @@ static int words_make_room(struct client_words *w, size_t n, struct error *err)
     return 0;
 }
 
+/* The place stays what it is while room is made, which moves words and their bytes, but not the table. */
 static int words_add(struct client_words *w, const uint8_t *bytes, size_t n, struct error *err)
 {
     uint32_t *place = words_find(w, bytes, n);

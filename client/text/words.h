@@ -29,14 +29,15 @@ int client_words_count(struct client_words *words, size_t *used, const char *tex
                        struct error *err);
 
 /* Token left followed by token right becomes token id. */
-struct client_merge {
+struct client_token_merge {
     uint32_t left, right, id;
 };
 
 /* Learns merges; call it once. bytes (256) gives each byte's token id, all below first. New ids run from first to
  * n_tokens - 1. A merge that gives the same bytes as an earlier one gets its id. *out (*n) is owned: free. -ENOMEM, or
  * the watch's error (NULL: no watch). */
-int client_words_merge(struct client_merge **out, size_t *n, struct client_words *words, const uint32_t bytes[256],
-                       uint32_t first, uint32_t n_tokens, const struct client_watch *watch, struct error *err);
+int client_words_merge(struct client_token_merge **out, size_t *n, struct client_words *words,
+                       const uint32_t bytes[256], uint32_t first, uint32_t n_tokens, const struct client_watch *watch,
+                       struct error *err);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef CLIENT_TEXT_WORDS_INTERNAL_H
 #define CLIENT_TEXT_WORDS_INTERNAL_H
 
-#include "client/text/tokenizer/pattern.h"
+#include "client/text/tokenizer/characters/pattern.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -128,6 +128,7 @@ static int cpu_probe(unsigned index, struct device_facts *facts, struct error *e
     return 0;
 }
 
+/* Two arenas: the plan's, and scratch for products, which the plan counts as the library's. */
 static int cpu_open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
                            unsigned n_threads, struct error *err)
 {
@@ -179,6 +180,7 @@ static void *cpu_arena(struct device *dev)
     return dev->arena;
 }
 
+/* Pieces are large enough that each thread streams; a small copy takes this thread alone. */
 static void cpu_copy(struct device *dev, void *to, const void *from, size_t bytes)
 {
     enum { PIECE = 1 << 20 };

@@ -37,6 +37,7 @@ static void cuda_close_device(struct device *dev)
     free(dev);
 }
 
+/* Streams that do not wait for the default one, as the driver's other users may use it. */
 static cudaError_t open_queues(struct device *dev)
 {
     cudaError_t rc = cudaSuccess;
@@ -50,6 +51,7 @@ static cudaError_t open_queues(struct device *dev)
     return rc;
 }
 
+/* Kernels are loaded before the arena is claimed: loading takes memory, and later it might find none. */
 static cudaError_t cuda_claim(struct device *dev)
 {
     int n_processors = 0;
@@ -207,6 +209,7 @@ static size_t rows_fetched(size_t row_bytes)
     return rows;
 }
 
+/* A table in host memory that is not lent is passed through the workspace, some rows at a time. */
 static void embed(struct device *dev, const struct device_embed *op)
 {
     const size_t row_bytes = cuda_table_bytes(dev, op->narrow, op->n);

@@ -58,6 +58,7 @@ void cuda_matmul_close(struct device *dev)
     dev->matmul = NULL;
 }
 
+/* The largest power of two, up to ALIGNMENT, that divides the address. */
 static uint32_t alignment_of(const void *at)
 {
     const uintptr_t bits = (uintptr_t)at | ALIGNMENT;
@@ -88,6 +89,7 @@ static int matmul_class_of(const struct device *dev, const struct device_matmul 
     return products_find(dev->type, op->transpose_a, op->transpose_b, op->m, op->n, op->k);
 }
 
+/* All that the library's choice could depend on, and nothing else: addresses count by their alignment alone. */
 static struct key matmul_key_of(const struct device *dev, const struct device_matmul *op)
 {
     const int class = matmul_class_of(dev, op);
@@ -127,7 +129,8 @@ static cudaDataType type_of(const struct device *dev)
     return dev->type == NUMBER_FP32 ? CUDA_R_32F : dev->type == NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* The library's a is our b, and vice versa. It needs the alignment of the bias. */
+/* The library's a is our b, and vice versa. It needs the alignment of the bias. The pointer is set again for each
+ * call. */
 static bool matmul_describe(struct shape *s, const struct device *dev)
 {
     const struct key *key = &s->key;
@@ -194,6 +197,7 @@ static int matmul_propose(struct shape *s, const struct device *dev, cublasLtMat
 
 /* ---- chosen algorithms ---- */
 
+/* Two of the library's attributes have 16 bits. */
 static size_t config_bytes(int i)
 {
     return i == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || i == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? sizeof(uint16_t)
@@ -270,6 +274,7 @@ static bool matmul_choose(struct shape *s, const struct device *dev)
     return true;
 }
 
+/* Candidates for a measurement (device/worker/profile_products.c), in the library's own order. */
 void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     cublasLtMatmulHeuristicResult_t found[PRODUCTS_CANDIDATES];
@@ -284,6 +289,7 @@ void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, str
             out->n++;
 }
 
+/* The table of shapes is emptied, as their algorithms were found under the old choice. */
 int cuda_matmul_choose(struct device *dev, const struct products *products, struct error *err)
 {
     struct cuda_matmul *table = dev->matmul;
@@ -318,7 +324,8 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
                      dev->index, n_left_out, n, version);
 }
 
-/* NULL: the library refuses it, fused or not. An unfused entry under a fused key means that it refused to fuse. */
+/* NULL: the library refuses it, fused or not. An unfused entry under a fused key means that it refused to fuse. The
+ * table is searched from its beginning: a step has few shapes, and a product takes longer than the search. */
 static struct shape *matmul_find(struct device *dev, const struct device_matmul *op)
 {
     struct cuda_matmul *table = dev->matmul;
@@ -354,6 +361,7 @@ static void matmul_refuse(struct device *dev, const struct device_matmul *op)
     cuda_note(dev, cudaErrorNotSupported);
 }
 
+/* The first fault counts; later ones follow from it. */
 static void matmul_fail(struct device *dev, const struct device_matmul *op, cublasStatus_t status)
 {
     if (dev->failed != cudaSuccess)

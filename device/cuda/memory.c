@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* pulled: it is filled by the driver's thread, which an event must tell of. */
 static cudaError_t open_piece(struct cuda_piece *piece, bool pulled)
 {
     cudaError_t rc = cudaEventCreateWithFlags(&piece->done, cudaEventDisableTiming | cudaEventBlockingSync);
@@ -93,6 +94,7 @@ static unsigned flags_for(const struct device *dev, bool writable)
     return cudaHostRegisterMapped | (read_only ? cudaHostRegisterReadOnly : 0);
 }
 
+/* Whole pages are registered, as the driver takes no others; what else is on them is lent, too. */
 int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)host % page;
@@ -127,6 +129,7 @@ void cuda_unlend(struct device *dev, const void *host)
         }
 }
 
+/* Written so that no sum can overflow. */
 static bool within(const void *at, size_t bytes, const char *base, size_t size)
 {
     const uintptr_t first = (uintptr_t)at, start = (uintptr_t)base;

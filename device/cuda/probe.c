@@ -28,6 +28,7 @@ static int probe_say(struct error *err, int code, const char *what, cudaError_t 
     return error_set(err, code, "%s: %s (%s: %s)", what, meaning, cudaGetErrorName(rc), cudaGetErrorString(rc));
 }
 
+/* Each code with what a person can do about it. -ENODEV: another device may do; -EIO: this process has lost it. */
 int cuda_say(struct error *err, const char *what, cudaError_t rc)
 {
     cudaGetLastError(); /* reported here */
@@ -88,6 +89,7 @@ static int check_age(const char *what, unsigned index, char model[64], struct er
     return 0;
 }
 
+/* Before anything is asked of the device, as the runtime's own message for an old driver names neither version. */
 static int check_driver(const char *what, struct error *err)
 {
     int driver = 0, built = 0;
@@ -170,6 +172,7 @@ static int probe_refuse(struct error *err, const char *what, const char *remark,
     return -ENODEV;
 }
 
+/* The bus is asked for directly; a UUID is compared with each device's, since the runtime cannot look one up. */
 int cuda_find(unsigned *index, const char *id, struct error *err)
 {
     char what[DEVICE_NAME_BYTES], uuid[DEVICE_ID_BYTES];
@@ -232,6 +235,7 @@ static void *look_up(void *library, const char *name)
 /* POSIX lets dlsym return a function's address; C has no cast for it. */
 #define LOOK_UP(member, library, name) *(void **)&(member) = look_up(library, name)
 
+/* 0: not known. Loaded and unloaded for one question, since it keeps threads and memory. */
 static uint64_t management_available(unsigned index)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL), *device = NULL;
@@ -301,7 +305,8 @@ cudaError_t cuda_load_kernels(void)
 
 #endif
 
-/* Makes the context and loads all kernels. *context: the memory that took; *available: free memory afterwards. */
+/* Makes the context and loads all kernels. *context: the memory that took; *available: free memory afterwards. What
+ * it took is what was free before, less what is free now: another process that comes or goes meanwhile spoils that. */
 static cudaError_t probe_load(unsigned index, size_t *available, uint64_t *context)
 {
     static uint64_t known[DEVICES]; /* a process makes each context once, and measures it then */

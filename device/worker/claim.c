@@ -1,3 +1,5 @@
+/* `auto` falls back to the CPU for one reason alone, -ENODEV: the device is missing, too old or not permitted. Any
+ * other failure is reported, as a worker on the wrong device would slow all others down and hide its fault. */
 #include "device/worker/claim.h"
 
 #include "device/find.h"

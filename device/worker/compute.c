@@ -50,6 +50,8 @@ static struct plan_data data_of(const struct compute *c)
     return plan_data_of(&c->assign.assign.goal, c->worker.model.config.n_labels);
 }
 
+/* Where a minibatch's fields lie in the shared segment: addresses alone, nothing is read. Fields that this job does
+ * not have are not used. */
 static struct device_rows compute_rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
 {
     const struct plan_data data = data_of(c);
@@ -57,12 +59,12 @@ static struct device_rows compute_rows_of(const struct compute *c, uint32_t buff
     const uint64_t norms = plan_data_norms_at(&c->assign.assign.goal, &c->worker.model, buffer, 0);
 
     return (struct device_rows){.n_tokens = n_tokens,
-                                .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
-                                .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
-                                .positions = (const uint32_t *)(base + data.buffers[buffer].positions),
-                                .rows = (const struct plan_row *)(base + data.buffers[buffer].rows),
-                                .references = (const float *)(base + data.buffers[buffer].references),
-                                .weights = (const float *)(base + data.buffers[buffer].weights),
+                                .ids = (const uint32_t *)(base + data.buffers[buffer].at[PLAN_FIELD_IDS]),
+                                .labels = (const uint32_t *)(base + data.buffers[buffer].at[PLAN_FIELD_LABELS]),
+                                .positions = (const uint32_t *)(base + data.buffers[buffer].at[PLAN_FIELD_POSITIONS]),
+                                .rows = (const struct plan_row *)(base + data.buffers[buffer].at[PLAN_FIELD_LENGTHS]),
+                                .references = (const float *)(base + data.buffers[buffer].at[PLAN_FIELD_REFERENCES]),
+                                .weights = (const float *)(base + data.buffers[buffer].at[PLAN_FIELD_WEIGHTS]),
                                 .norms = c->worker.model.n_norm_maps ? (const uint16_t *)(base + norms) : NULL};
 }
 
@@ -95,7 +97,8 @@ static void free_job(struct compute *c)
     memset(&c->assign, 0, sizeof c->assign);
 }
 
-/* Checks the daemon's choice against this worker's budget. */
+/* Checks the daemon's choice against this worker's budget. Both sides compute the same plan from the same message.
+ * If their results differ, one of them would write beyond its memory. */
 static int check_plan(const struct compute *c, struct error *err)
 {
     const struct plan *plan = &c->worker.plan;
@@ -131,6 +134,7 @@ static int compute_read_config(struct model_config *out, int fd, uint32_t n, con
     return rc;
 }
 
+/* Laid out first, as arithmetic, then claimed: a plan that does not fit is refused before the device is touched. */
 static int compute_claim(struct compute *c, const struct model_config *config, struct error *err)
 {
     const struct message *m = &c->assign;
@@ -169,14 +173,14 @@ static int compute_claim(struct compute *c, const struct model_config *config, s
     return 0;
 }
 
-/* Always takes the descriptors. */
+/* Always takes the descriptors. An inbox of a job without training has one byte, since a segment has at least that. */
 static int compute_attach(struct compute *c, const struct mail *mail, struct error *err)
 {
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
     const bool gives_logits =
-        m->assign.goal.purpose == PLAN_GENERATE || plan_row_outputs(&m->assign.goal, model->config.n_labels) > 0;
+        m->assign.goal.purpose == PLAN_GENERATE || plan_data_of(&m->assign.goal, model->config.n_labels).outputs > 0;
     const struct {
         struct segment *segment;
         int fd;
@@ -235,7 +239,8 @@ static void compute_lend(const struct compute *c)
     }
 }
 
-/* Sets the algorithms that all workers of the job use. */
+/* Sets the algorithms that all workers of the job use. An algorithm that is unknown here is left out, and said:
+ * results may then differ in their last bits. */
 static void compute_choose_products(const struct compute *c)
 {
     const struct device_worker *w = &c->worker;
@@ -245,6 +250,8 @@ static void compute_choose_products(const struct compute *c)
         log_line("%s", err.text);
 }
 
+/* Whatever fails, the answer is REFUSED with a reason, and nothing of the job is left. The ledger is sent first, so
+ * that the daemon never shows an assigned worker without memory. */
 static void on_assign(struct compute *c, const struct mail *mail)
 {
     const struct message *m = &mail->message;
@@ -348,9 +355,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .drops = m->evaluate.drops,
         .step = m->evaluate.step,
         .base = m->evaluate.base,
-        .logits = plan_row_outputs(&c->assign.assign.goal, c->worker.model.config.n_labels)
-                      ? (float *)((char *)c->data.base + data_of(c).logits)
-                      : NULL,
+        .logits = data_of(c).outputs ? (float *)((char *)c->data.base + data_of(c).logits) : NULL,
     };
 
     const struct device_worker *w = &c->worker;
@@ -395,6 +400,7 @@ static void on_generate(struct compute *c, const struct message *m)
         post_failed(c, rc, &err);
 }
 
+/* The order is the daemon's guarantee: when it hears RELEASE, no thread of this process uses the job's memory. */
 static void on_release(struct compute *c)
 {
     const struct message reply = {.kind = MESSAGE_RELEASE};
@@ -467,6 +473,8 @@ static void on_mail(struct compute *c, const struct mail *mail)
     }
 }
 
+/* The thread has one job at a time, and one message: what arrives during a step is taken in by the link, which leaves
+ * the next share in `next`. */
 void *compute_run(void *arg)
 {
     struct compute c = {.options = arg};

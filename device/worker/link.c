@@ -1,5 +1,9 @@
 /* A slot is the daemon's from the message that names it to its FREE, whatever becomes of the step (OLD). So a step
- * that is abandoned gives back at once only slots of which nobody was told. */
+ * that is abandoned gives back at once only slots of which nobody was told.
+ *
+ * The link is what a step sees of the daemon. Its calls wait by taking in mail, whatever it is, until what they wait
+ * for has come; so pulls, slots and grants may arrive in any order. Each returns -ECANCELED if the job ends, -ESTALE if
+ * the share was replaced: the step then returns from wherever it is. */
 #include "device/worker/link.h"
 
 #include <assert.h>
@@ -26,6 +30,7 @@ static int link_verdict(const struct link *link)
     return link->cancelled ? -ECANCELED : link->superseded ? -ESTALE : 0;
 }
 
+/* Weights that were lent lie in a place that the daemon uses again, once it has heard that they were read. */
 static void tell_read(struct link *link, struct link_pull *pull)
 {
     const struct message m = {.kind = MESSAGE_READ, .read = {.version = pull->version, .unit = pull->unit}};
@@ -120,6 +125,7 @@ static int link_pump(struct link *link)
     return link_verdict(link);
 }
 
+/* Takes in what has come without waiting. */
 static int link_ended(void *context)
 {
     struct link *link = context;
@@ -148,6 +154,7 @@ static bool link_is_within(const struct link *link, uint64_t at, uint64_t bytes)
     return bytes <= link->weights->bytes && at <= link->weights->bytes - bytes;
 }
 
+/* The oldest pull is answered next, whatever order the answers came in. What it gave before has been read by now. */
 static int link_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct link *link = context;
@@ -190,6 +197,7 @@ static uint64_t digest_loss(double sum, const struct preference_rewards *rewards
     return finite ? XXH3_64bits(told, sizeof told) : 0;
 }
 
+/* A slice's digest includes the loss, so that a part whose loss alone is wrong is found, too. */
 static uint64_t digest_slice(const struct link *link, const void *slot, uint64_t n)
 {
     return XXH3_64bits_withSeed(slot, n * number_bytes(link->grad), link->loss_digest);
@@ -255,6 +263,7 @@ static uint32_t link_find_slot(const struct link *link, const struct contributio
     return k;
 }
 
+/* Returns 0 with *slot NULL if none is free and the caller does not wait. */
 static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct link *link = context;
@@ -278,6 +287,7 @@ static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t
     return 0;
 }
 
+/* From this message on the slot is the daemon's. */
 static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
                            const struct device_link_slice *of)
 {
@@ -334,6 +344,7 @@ static int audit_loss(void *context, uint32_t part, double sum, const struct pre
     return link_verdict(link);
 }
 
+/* An audit sends no slice: only the digest of what it would have been. */
 static int audit_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot,
                             const struct device_link_slice *of)
 {

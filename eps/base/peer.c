@@ -1,3 +1,7 @@
+/* A hello comes from another process, so nothing in it is believed that could be wrong: an unknown way of attention is
+ * our own, and a profile with impossible figures is replaced by its device's default. A peer is never freed while its
+ * session may still call back: peer_remove is for closed ones. Others keep a peer's id, not its pointer, and look it up
+ * again. */
 #include "eps/base/peer.h"
 
 #include "proto/base/process.h"
@@ -13,7 +17,7 @@ static const char *role_name(enum message_role role)
     return role == ROLE_CLIENT ? "client" : role == ROLE_WORKER ? "worker" : "viewer";
 }
 
-struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello)
+struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello, uint32_t id)
 {
     struct peer *peer = calloc(1, sizeof *peer), **end = peers;
 
@@ -21,7 +25,7 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
         return NULL;
     peer->session = s;
     peer->role = hello->hello.role;
-    peer->id = session_id(s);
+    peer->id = id;
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
     memcpy(peer->model, hello->hello.model, sizeof peer->model);
@@ -50,11 +54,21 @@ void peer_remove(struct peer **peers, struct peer *peer)
     free(peer);
 }
 
-struct peer *peer_find(struct peer *peers, uint32_t id)
+static struct peer *peer_find_among(struct peer *peers, bool workers, uint32_t id)
 {
-    while (peers && peers->id != id)
+    while (peers && (peers->id != id || (peers->role == ROLE_WORKER) != workers))
         peers = peers->next;
     return peers;
+}
+
+struct peer *peer_find(struct peer *peers, uint32_t id)
+{
+    return peer_find_among(peers, false, id);
+}
+
+struct peer *peer_find_worker(struct peer *peers, uint32_t id)
+{
+    return peer_find_among(peers, true, id);
 }
 
 const struct peer *peer_first_worker(const struct peer *peers)

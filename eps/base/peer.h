@@ -23,9 +23,9 @@ struct peer {
     struct peer *next;
     struct session *session;
     enum message_role role;
-    uint32_t id;
-    bool refused;       /* its fault has been logged, and its session is ending */
-    unsigned n_asked;   /* viewer: answers to MEMORY that wait for figures from the system (eps/observe/observe.h) */
+    uint32_t id;      /* of a worker counted from 1, of others the session's: unique among workers, and among others */
+    bool refused;     /* its fault has been logged, and its session is ending */
+    unsigned n_asked; /* viewer: answers to MEMORY that wait for figures from the system (eps/observe/observe.h) */
     uint32_t n_awaited; /* viewer: its status request waits until this many workers are attached; 0: no request waits */
     bool stops_daemon;  /* it has requested the daemon's end; a second request ends it at once (eps/dispatch.c) */
     uint32_t stops_job; /* the job whose end it has requested, likewise; 0: none */
@@ -59,10 +59,11 @@ struct peer {
     uint32_t retry_pause; /* the last such pause, ticks; 0: there was none */
 };
 
-/* Appends a peer to a list ordered by id. NULL: -ENOMEM. Owned: peer_remove. */
-struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello);
+/* Appends a peer. Ids of workers rise along the list, and so do those of others. NULL: -ENOMEM. Owned: peer_remove. */
+struct peer *peer_add(struct peer **peers, struct session *s, const struct message *hello, uint32_t id);
 void peer_remove(struct peer **peers, struct peer *peer);
-struct peer *peer_find(struct peer *peers, uint32_t id); /* NULL: the peer has gone */
+struct peer *peer_find(struct peer *peers, uint32_t id);        /* a client or a viewer; NULL: it has gone */
+struct peer *peer_find_worker(struct peer *peers, uint32_t id); /* NULL: it has gone */
 /* Workers that are not refused: those that anybody is told of. */
 const struct peer *peer_first_worker(const struct peer *peers); /* of this rest of the list; NULL: there is none */
 unsigned peer_count_workers(const struct peer *peers);

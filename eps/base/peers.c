@@ -1,3 +1,5 @@
+/* Events are posted and taken on the loop's thread, so the ring needs no lock. It is woken all the same: libuv's
+ * completion of a work item posts an event, but no drain_events follows it (eps/drain.c). */
 #include "eps/base/peers.h"
 
 #include <assert.h>

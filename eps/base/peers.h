@@ -32,7 +32,8 @@ struct event {
 struct peers {
     uv_loop_t *loop;
     struct updater *updater;
-    struct peer *first;     /* in order of id: eps/base/peer.h */
+    struct peer *first;     /* eps/base/peer.h */
+    uint32_t n_attached;    /* workers, those that have gone included: the last one's id */
     struct ledger ledger;   /* of this process */
     uint64_t host_mem;      /* limit for jobs, in bytes; 0: free memory */
     uint64_t aside_bytes;   /* of jobs that were set aside (eps/aside.h), in the ledger, too */

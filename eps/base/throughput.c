@@ -1,3 +1,5 @@
+/* Parts are handed out one by one, each to the worker that would then end first. For whole parts that is the best
+ * division, and it needs no search. Medians are of few numbers, so they are sorted by insertion. */
 #include "eps/base/throughput.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Only a daemon that a launcher started asks for the module, so all others run without Open MPI. */
 #include "eps/hosts/hosts.h"
 #include "proto/base/module.h"
 

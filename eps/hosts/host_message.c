@@ -1,3 +1,6 @@
+/* Each message carries all fields: forms of their own for thirty kinds would save little beside the slices that travel
+ * between hosts. The lists of encoder and decoder are the same, member by member, in the same order. Reals travel as
+ * their bits: a NaN says that a step is not finite, and must arrive as one. */
 #include "eps/hosts/host_message.h"
 
 #include "eps/hosts/hosts.h"

@@ -29,6 +29,7 @@ bool damage_end(struct job *job)
 void damage_describe(struct error *out, const struct job *job, const struct updater_task *work)
 {
     const struct job_seat *seat = work->context;
+    const uint64_t step = work->kind == UPDATER_FOLD ? work->step : job->step;
     char unit[MODEL_NAME_BYTES], worker[32] = "a worker";
 
     if (seat)
@@ -36,7 +37,7 @@ void damage_describe(struct error *out, const struct job *job, const struct upda
     snprintf(out->text, sizeof out->text,
              "host memory is damaged: in step %" PRIu64
              ", slice %u of the contribution of %s to unit %s is not as it was written",
-             job->step + 1, work->slice, worker, model_unit_name(unit, &job->model, work->unit));
+             step + 1, work->slice, worker, model_unit_name(unit, &job->model, work->unit));
 }
 
 void damage_end_with(struct job *job, const struct error *what)

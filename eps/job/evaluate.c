@@ -58,6 +58,7 @@ bool evaluate_has(struct job *job, const struct peer *worker)
            (job->state == JOB_GENERATING && job->generator == worker);
 }
 
+/* A worker has one range at a time, so it is known by the worker. */
 static void give_rows(struct job *job)
 {
     struct message out = job->evaluation;
@@ -162,6 +163,7 @@ void evaluate_go_on(struct job *job)
         run_again(job);
 }
 
+/* What it had goes to whoever is free. */
 void evaluate_on_left(struct job *job, const struct peer *worker)
 {
     struct job_range *range = job->state == JOB_EVALUATING ? evaluate_find_range(job, worker) : NULL;
@@ -243,6 +245,7 @@ void evaluate_generate(struct job *job, const struct message *m)
         run_again(job);
 }
 
+/* After a loss the pieces are run one by one, and the client hears of the last alone. */
 static void on_generated(struct job *job, const struct message *m)
 {
     bool all = true;

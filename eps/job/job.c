@@ -10,7 +10,6 @@
 #include "proto/base/process.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,6 +81,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
+    /* Room for every fold and update of a step, and for some calls, so that no step waits for a place in the queue. */
     return updater_reserve(job->peers->updater, n_jobs + 2 * PEERS_MAX_WORKERS + 8) ? error_memory(err) : 0;
 }
 
@@ -117,6 +117,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     }
     job_enter(job, JOB_LOADING);
     ledger_forget_peaks(&job->peers->ledger);
+    /* The descriptors are the job's from here on. */
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
         job_note(job, job->config_bytes);
@@ -132,6 +133,8 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     return rc == 0;
 }
 
+/* Allocating and reading take minutes for a large model, so this is a call on the optimizer thread; on_loaded goes
+ * on. */
 void job_load(struct job *job)
 {
     const struct message *m = &job->request;
@@ -148,6 +151,8 @@ void job_load(struct job *job)
     updater_submit(job->peers->updater, &work);
 }
 
+/* Descriptors come in the order in which the worker expects them: weights, inbox, minibatches and config always, stash
+ * and trace if the message says so. */
 static void job_assign(struct job_seat *seat)
 {
     const struct job *job = seat->job;
@@ -201,10 +206,9 @@ static int begin_assigning(struct job *job, struct error *err)
         .deterministic = job->facts.deterministic,
         .replay = job->facts.replay,
     };
-    int rc = relay_open(&job->relay, &config);
 
-    if (rc)
-        return error_set(err, rc, "out of memory");
+    if (relay_open(&job->relay, &config))
+        return error_memory(err);
     for (uint32_t i = 0; i < job->n_seats; i++)
         if (job->seats[i].peer)
             job_assign(&job->seats[i]);
@@ -272,6 +276,8 @@ void job_on_called(struct job *job, const struct updater_task *work)
 
 /* ---- seats ------------------------------------------------------------------------------------------------------ */
 
+/* By the worker that sits there; of an empty seat by the one that left it, as long as contributions of it may lie in
+ * the inbox. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker)
 {
     for (uint32_t i = 0; i < job->n_seats; i++)
@@ -280,6 +286,8 @@ struct job_seat *job_find_seat(struct job *job, uint32_t worker)
     return NULL;
 }
 
+/* A worker with another plan may need more stash: memory is taken by the optimizer thread, and the worker assigned when
+ * that is there. */
 void job_renew_seat(struct job_seat *seat)
 {
     const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_renew, .context = seat};
@@ -303,6 +311,7 @@ static void plan_bytes(struct job *job, enum ledger_category category, uint64_t 
     job->host.total += more;
 }
 
+/* A seat only grows: a smaller worker leaves what a larger one needed, so memory is not given back and taken again. */
 void job_take_seat(struct job_seat *seat, struct peer *worker)
 {
     struct job *job = seat->job;
@@ -311,6 +320,7 @@ void job_take_seat(struct job_seat *seat, struct peer *worker)
     if (seat == &job->seats[job->n_seats]) {
         job->n_seats++;
         plan_bytes(job, LEDGER_INBOX, job->host.inbox_bytes);
+        plan_bytes(job, LEDGER_CHECKSUMS, job->host.inbox_sums);
     }
     if (plan->host_stash_bytes > seat->stash_bytes) {
         plan_bytes(job, LEDGER_STASH, plan->host_stash_bytes - seat->stash_bytes);
@@ -393,7 +403,7 @@ void job_open(struct job *job)
                                           .worker = job->workers[i]->id,
                                           .room = job_find_seat(job, job->workers[i]->id)->room};
         if (relay_feed(job->relay, &event, &actions) < 0) {
-            job_end(job, -ENOMEM, "out of memory");
+            job_end_memory(job);
             return;
         }
     }
@@ -455,6 +465,7 @@ void job_on_released(struct peer *worker)
     memset(&worker->plan, 0, sizeof worker->plan);
 }
 
+/* Every pull is answered once, with weights or with none, so n_pulls counts what is open. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, struct job_weights weights)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS,
@@ -480,6 +491,8 @@ void job_send_void(struct peer *worker, uint64_t version, uint32_t unit)
 
 /* ---- end -------------------------------------------------------------------------------------------------------- */
 
+/* Before it was opened, a job is refused; later it has failed. Either way the client is told once, and the job no
+ * longer has one. */
 static void tell_client(struct job *job, int code, const struct error *err)
 {
     struct message m = {.kind = job->announced_opened ? MESSAGE_FAILED : MESSAGE_REFUSED};
@@ -495,6 +508,9 @@ static void tell_client(struct job *job, int code, const struct error *err)
     job->client = NULL;
 }
 
+/* The first reason counts; later ones follow from it. Memory stays: workers and threads may still be using it, and each
+ * of them is told or awaited (drain_end_job). What may hang on a server of files is abandoned here, for it would never
+ * answer. */
 void job_end(struct job *job, int code, const char *format, ...)
 {
     struct error err;
@@ -531,6 +547,7 @@ static void job_close_trace(struct job *job)
         log_warning("the trace ends early: %s", strerror(rc ? -rc : -rc2));
 }
 
+/* A worker that is being assigned or released has the memory mapped, whatever it has said before. */
 bool job_is_in_use(const struct job *job)
 {
     bool in_use = updater_pending(job->peers->updater) > 0 || job->lent;
@@ -561,6 +578,7 @@ static void job_close_files(struct job *job)
     files_release(job->files);
 }
 
+/* Returns the client that closed the job, which is told last: then nothing of it is left, and the next may begin. */
 struct peer *job_free(struct job *job)
 {
     struct peer *client = job->closing ? job->client : NULL;

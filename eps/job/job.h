@@ -347,6 +347,13 @@ void job_send_void(struct peer *worker, uint64_t version, uint32_t unit);
 /* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
  * there is no job. */
 void job_end(struct job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* As error_memory. */
+static inline void job_end_memory(struct job *job)
+{
+    struct error err;
+
+    job_end(job, error_memory(&err), "%s", err.text);
+}
 /* True if a worker or the optimizer thread still uses the memory of an ending job without saves. */
 bool job_is_in_use(const struct job *job);
 /* Once it is unused: has this thread, which loaded it, give the memory back. */

@@ -3,9 +3,9 @@
 
 #include "eps/store/memory.h"
 #include "eps/store/rewire.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/model/output.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/files.h"
 #include "proto/wire/training_text.h"
 
@@ -86,7 +86,8 @@ static int take_served(struct job *job, struct error *err)
     return rc;
 }
 
-/* config, [output directory], [side file], [trace], weight files..., [moments] */
+/* config, [output directory], [side file], [trace], weight files..., [moments] The descriptors are the job's from
+ * here on, also after a failure. */
 int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
 {
     const struct message *m = &job->request;
@@ -132,6 +133,7 @@ static int create_segment(struct segment *out, const char *name, size_t bytes, e
     return 0;
 }
 
+/* On failure what there is stays with the seat. */
 static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memory *memory)
 {
     struct job *job = seat->job;
@@ -309,6 +311,7 @@ static int load_model(struct job *job)
     return rc;
 }
 
+/* A segment that was never made was never counted. */
 static void close_counted(struct job *job, struct segment *segment, enum ledger_category category)
 {
     if (segment->base)
@@ -316,6 +319,7 @@ static void close_counted(struct job *job, struct segment *segment, enum ledger_
     segment_close(segment);
 }
 
+/* The old memory goes before the new is made: both together might exceed what the plan has. */
 int job_do_renew(void *context)
 {
     struct job_seat *seat = context;
@@ -359,6 +363,8 @@ int job_do_unload(void *context)
     return 0;
 }
 
+/* On a thread of the pool. The side file comes first, as it may change the scale of the loss and the library's choices
+ * that the rest is made by. */
 int job_do_load(void *context)
 {
     struct job *job = context;

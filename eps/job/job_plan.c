@@ -1,4 +1,8 @@
-/* Computes what a job needs before any of it is allocated. */
+/* Computes what a job needs before any of it is allocated.
+ *
+ * Nothing is taken and nobody is told before this has succeeded, so a refusal leaves the daemon as it was. What a user
+ * can have chosen wrongly is refused here in a sentence; later parts assert it. Every host of several computes the same
+ * plan from the same request, and so needs no agreement. */
 #include "eps/job/job_internal.h"
 
 #include "eps/base/rights.h"
@@ -11,13 +15,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+/* A damaged checkpoint may claim any number; sums of steps must not overflow. */
 enum { MOST_STEPS = 1 << 30 };
 
 /* Two moments of each tensor are in one file. */
 enum { MOST_HEADERS = 2 };
 
+/* Clients have checked most of this, but a daemon does not rely on its clients. */
 static int check_request(const struct job *job, struct error *err)
 {
     const struct model_config *c = &job->model.config;
@@ -91,6 +98,7 @@ static int divide_among_hosts(struct job *job, struct error *err)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     if (job->request.job.audit_every > 0)
         return error_set(err, -EINVAL, "--audit is for one host: its parts cannot be audited on several, leave it out");
+    /* As evenly as whole parts allow; host_of_part (eps/step/sharded_step.c) inverts this. */
     job->first_part = (uint32_t)(n_parts * host / n);
     job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
     job->hosts_bytes = (n - 1) * job->peers->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
@@ -189,6 +197,7 @@ uint64_t job_host_cap(const struct job *job)
     return by_job < by_daemon ? by_job : by_daemon;
 }
 
+/* Names whose limit it is: the machine's free memory, the daemon's --host-mem or the job's own. */
 static int refuse_host(const struct job *job, const struct plan_fit *fit, struct error *err)
 {
     char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
@@ -203,7 +212,8 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
                                                                : "are what --host-mem allows");
 }
 
-/* The error of a job that does not fit, with what would. */
+/* The error of a job that does not fit, with what would. Advice is one that plan_advise has tried: options with
+ * which this very job would fit. Without such, the remedy is general. */
 static int job_plan_refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit,
                            int rc, struct error *err)
 {
@@ -230,6 +240,7 @@ static bool can_predict(const struct job *job)
     return can;
 }
 
+/* The first worker's plan decides what must be alike in all: microbatch, the ways of attention and of convolutions. */
 static void take_plans(struct job *job, const struct plan_fit *fit)
 {
     job->n_seats = job->n_ranges = fit->n_workers;
@@ -287,8 +298,10 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 static int plan_all(struct job *job, bool thawed, bool *again, struct error *err)
 {
     struct plan_fit_device devices[PEERS_MAX_WORKERS];
-    struct plan_fit fit;
+    struct plan_fit *fit = malloc(sizeof *fit); /* half a megabyte */
 
+    if (!fit)
+        return error_memory(err);
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct peer *worker = job->workers[i];
         devices[i] = (struct plan_fit_device){.backend = worker->backend,
@@ -318,16 +331,22 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
                                          .n_own = job->n_own,
                                          .hosts_bytes = job->hosts_bytes,
                                          .hosts_tables = job->hosts_tables};
-    const int rc = plan_fit(&fit, &asked, err);
+    int rc = plan_fit(fit, &asked, err);
 
     if (!rc)
-        take_plans(job, &fit);
+        take_plans(job, fit);
+    /* At a private daemon all workers were started for this run, so one that is too small is an error. */
     *again = rc == -ENOSPC && !job->peers->is_private && leave_out(job, &asked);
     if (*again)
-        return 0;
-    return rc == -ENOMEM || rc == -ENOSPC ? job_plan_refuse(job, &asked, &fit, rc, err) : rc;
+        rc = 0;
+    else if (rc == -ENOMEM || rc == -ENOSPC)
+        rc = job_plan_refuse(job, &asked, fit, rc, err);
+    free(fit);
+    return rc;
 }
 
+/* A library that this worker's device lacks, or has in another version, is not used by it: its bits then differ, which
+ * only --deterministic forbids. */
 static uint32_t job_plan_convolution_of(const struct job *job, const struct peer *worker)
 {
     return worker->convolution == job->convolution ? job->convolution : 0;
@@ -387,9 +406,10 @@ static uint32_t count_sharers(const struct job *job, const struct peer *worker)
     return n > job->n_ranges ? n : job->n_ranges;
 }
 
+/* A seat beyond those that the job began with needs an inbox besides. */
 static struct spare find_spare(const struct job *job, const struct job_seat *seat, const struct peer *worker)
 {
-    const uint64_t inbox = seat == &job->seats[job->n_seats] ? job->host.inbox_bytes : 0;
+    const uint64_t inbox = seat == &job->seats[job->n_seats] ? job->host.inbox_bytes + job->host.inbox_sums : 0;
     const bool holds = worker->backend->takes_turns && worker->state == PEER_ASSIGNED; /* memory, given back first */
     const uint64_t held = holds ? plan_total(&worker->plan) : 0;
     const uint64_t available = process_available_bytes();
@@ -411,9 +431,9 @@ static uint64_t arena_beside(const struct plan *plan, const struct job_seat *sea
 static bool has_inbox(const struct job *job, const struct job_seat *seat)
 {
     const struct plan_room room = {.available = process_available_bytes(), .cap = job_host_cap(job)};
+    const uint64_t inbox = job->host.inbox_bytes + job->host.inbox_sums;
 
-    return seat != &job->seats[job->n_seats] ||
-           (job->host.total + job->host.inbox_bytes <= room.cap && job->host.inbox_bytes <= room.available);
+    return seat != &job->seats[job->n_seats] || (job->host.total + inbox <= room.cap && inbox <= room.available);
 }
 
 /* The microbatch and the algorithms are the job's, so the bits are those that any worker would compute. Within what
@@ -443,6 +463,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
         const uint64_t stash = seat->stash_bytes + (roomy ? spare.of_daemon : 0);
         const uint64_t most = roomy && seat->arena_bytes < spare.of_arena ? spare.of_arena : seat->arena_bytes;
         const uint64_t budget = shares_host && most < worker->budget ? most : worker->budget;
+        /* The best plan may want more stash on the host than there is: then the best one without. */
         for (int no_stash = stash == 0; no_stash < 2 && rc == -ENOSPC; no_stash++) {
             wish.no_host_stash = no_stash;
             rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
@@ -482,6 +503,8 @@ static void choose_facts(struct job *job)
     job->aligned = !sharded;
 }
 
+/* The order is that of dependence: rows are divided before the model has its domains, tensors are frozen before what is
+ * approximate looks at the trained ones. */
 static int build_model(struct job *job, const char *freeze, struct error *err)
 {
     struct plan_goal *goal = &job->request.job.goal;
@@ -515,6 +538,7 @@ static int plan_form(struct job *job, const char *freeze, bool thawed, struct er
         rc = divide_among_hosts(job, err);
     if (!rc)
         rc = job->output >= 0 && job->client ? rights_output(job->client, err) : 0;
+    /* Ends: each round leaves out at least one worker, and never the last one. */
     for (bool again = true; !rc && again;) {
         job->n_workers = 0;
         rc = choose_workers(job, err);
@@ -527,7 +551,8 @@ static int plan_form(struct job *job, const char *freeze, bool thawed, struct er
 
 /* Whether the job that follows, in which nothing is frozen any more, would have room. A worker that is too small for
  * that one is left out of this one, too. Both have the same microbatch, so that it does not depend on when the run
- * stops. */
+ * stops. The model is freed again, and the goal's base restored: nothing but the microbatch and who was left out
+ * remains. */
 static int check_thawed(struct job *job, struct error *err)
 {
     struct plan_goal *goal = &job->request.job.goal;

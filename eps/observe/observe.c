@@ -96,6 +96,7 @@ void observe_status(struct observer *observer, struct peer *peer, uint32_t n_wor
         send_status(observer, peer);
 }
 
+/* Those that wait for a number of workers are answered once there are as many. */
 void observe_on_worker(struct observer *observer)
 {
     for (struct peer *p = observer->peers->first; p; p = p->next)
@@ -152,6 +153,7 @@ static void read_pages(uv_work_t *work)
         pages_read(&pages->sides[i].pages, pages->sides[i].pid, pages->sides[i].worker == 0);
 }
 
+/* Each question gets an answer of its own, as a session is read in sequence. */
 static void on_pages(uv_work_t *work, int status)
 {
     struct observer *observer = work->data;
@@ -318,6 +320,7 @@ void observe_queue(struct observer *observer, struct peer *peer)
     }
 }
 
+/* Times of clocks that count milliseconds: two steps within one are taken to be half of it apart. */
 void observe_recent(struct observer *observer, struct peer *peer)
 {
     enum { N_TIMED = 16 }; /* few enough steps to follow a change, enough that one slow step does not count */

@@ -22,6 +22,7 @@ static void act_audit(struct relay *r, uint32_t worker, bool third)
     a->name.part = r->audit.part;
 }
 
+/* Digests are for the audited part alone; the third worker's lie behind the auditor's. */
 void relay_begin_audit(struct relay *r, const struct relay_event *e)
 {
     r->audit = (struct relay_audit){
@@ -91,6 +92,7 @@ void relay_end_audit(struct relay *r, uint32_t worker)
     }
 }
 
+/* Without the first worker there is nobody left to convict, or to acquit. */
 void relay_audit_lost(struct relay *r, uint32_t worker)
 {
     if (r->audit.on && r->audit.disputed && worker == r->audit.first)
@@ -130,6 +132,7 @@ static uint32_t find_load(const struct relay *r, uint32_t worker)
     return n;
 }
 
+/* Its share is begun anew, so all that it has to redo must still have its weights. */
 static bool may_restart(const struct relay *r, const struct relay_worker *w)
 {
     return w && w->room > 0 && !w->leaving && relay_can_redo_all(r, w->id);
@@ -150,6 +153,7 @@ static struct relay_worker *find_third(struct relay *r, uint32_t owner)
     return third ? third : r->audit.waits && may_restart(r, auditor) ? auditor : NULL;
 }
 
+/* Digests of an earlier third worker are forgotten. */
 static void recruit(struct relay *r, struct relay_worker *w)
 {
     r->audit.referee = w->id;
@@ -270,6 +274,7 @@ static bool judge_once(struct relay *r)
     return true;
 }
 
+/* A verdict may free others that can be judged now. */
 void relay_judge(struct relay *r)
 {
     while (r->audit.on && !r->torn && !r->covered && judge_once(r))

@@ -27,6 +27,7 @@ static int memory_grow(void *array, size_t *cap, size_t n, size_t size)
     return 0;
 }
 
+/* The same for counts of 32 bits. Half of them is the limit, so that growing by half cannot overflow. */
 static int grow32(void *array, uint32_t *cap, uint64_t n, size_t size)
 {
     size_t wide = *cap;
@@ -49,6 +50,7 @@ static int reserve_unit(struct relay *r, uint32_t unit)
     return 0;
 }
 
+/* New slices must be zero: a flying fold in one that was never used would be believed. */
 static int reserve_slices(struct relay_unit *u, uint32_t n)
 {
     uint32_t had = u->cap_slices;
@@ -58,6 +60,8 @@ static int reserve_slices(struct relay_unit *u, uint32_t n)
     return rc;
 }
 
+/* Arrays of a step grow to its size; names are counted in 64 bits before they are numbered in 32. Digests are two rows,
+ * the auditor's and the third worker's. */
 static int reserve_step(struct relay *r, const struct relay_event *e)
 {
     uint64_t n_names = 0;
@@ -85,6 +89,8 @@ static int reserve_step(struct relay *r, const struct relay_event *e)
     return rc;
 }
 
+/* A worker that leaves keeps its cells, so workers that come and go take no memory. `standing` has room for every slot
+ * of all workers, `waiting` for as many pulls as a worker of good faith has; more of them grow it event by event. */
 static int reserve_worker(struct relay *r)
 {
     uint32_t had = r->cap_workers;
@@ -112,6 +118,8 @@ static size_t max_actions(const struct relay *r)
            r->cap_waiting + RELAY_MOST_MOVES * n_workers + 24;
 }
 
+/* Everything that relay_feed could run out of is taken here, before the event changes anything. So a state machine
+ * without error paths follows, and a refusal leaves the relay as it was. */
 int relay_reserve(struct relay *r, const struct relay_event *e, bool opens)
 {
     int rc = 0;
@@ -176,7 +184,8 @@ struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
 
 /* ---- the tables of a step --------------------------------------------------------------------------------------- */
 
-/* Lists the step's units. A unit that the step before did not have joins at the step's version. */
+/* Lists the step's units. A unit that the step before did not have joins at the step's version. A unit's version is
+ * not reset when it misses a step: it is set again when it comes back. */
 static void begin_units(struct relay *r, const struct relay_event *e)
 {
     for (uint32_t v = 0; v < e->n_visits; v++) {
@@ -221,6 +230,7 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     }
     memset(r->folded, 0, (r->n_names / 64 + 1) * sizeof *r->folded);
     r->n_folded = r->n_flying = r->mark_name = 0;
+    /* The mark begins at name 0: the topmost visit that is not frozen, part 0, slice 0. */
     r->mark = (struct relay_tag){.name.visit = r->top};
 }
 
@@ -242,6 +252,7 @@ static void begin_sums(struct relay *r)
 
 void relay_begin_step(struct relay *r, const struct relay_event *e)
 {
+    /* A step opens when the one before is covered, and covering empties every slot. */
     assert(!r->n_standing);
     begin_units(r, e);
     begin_names(r, e);
@@ -256,6 +267,7 @@ void relay_begin_step(struct relay *r, const struct relay_event *e)
         r->workers[i].granted.full = r->workers[i].recruited = false;
 }
 
+/* Ends at the bottom visit at the latest, since the mark is moved only while a name is left. */
 static void go_down(const struct relay *r, uint32_t *visit)
 {
     do
@@ -279,6 +291,7 @@ static void next_name(struct relay *r)
     }
 }
 
+/* Names before the mark stay folded until the next step, so over a step this walks each name once. */
 bool relay_find_mark(struct relay *r)
 {
     while (r->mark_name < r->n_names && relay_is_folded(r, r->mark_name))
@@ -302,6 +315,8 @@ struct relay_reader *relay_find_reader(struct relay *r, uint32_t id)
     return i < r->n_readers && r->readers[i].id == id ? &r->readers[i] : NULL;
 }
 
+/* The lowest bit that no reader has. Readers stay sorted by id, so captures come in the same order whatever the bits
+ * are. */
 struct relay_reader *relay_add_reader(struct relay *r, uint32_t id)
 {
     uint32_t i = reader_index(r, id);
@@ -350,6 +365,7 @@ static uint32_t find_owing(struct relay *r)
     return r->parts[r->mark.name.part].owner;
 }
 
+/* A worker that waits for a pull is not at fault: it is the daemon, or another worker, that owes it the weights. */
 uint32_t relay_owes(struct relay *r)
 {
     const uint32_t worker = find_owing(r);
@@ -379,6 +395,7 @@ bool relay_is_covered(const struct relay *r)
     return r->covered;
 }
 
+/* All slices, also those beyond the step's own: a fold of the step before may still be under way. */
 static bool is_folding(const struct relay_unit *unit)
 {
     for (uint32_t s = 0; s < unit->cap_slices; s++) {
@@ -484,6 +501,8 @@ bool relay_can_lose(const struct relay *r, uint32_t worker)
     return n_missing == 0 || n_begun == 0 || r->sums_end == r->n_sums;
 }
 
+/* Without replay a begun part cannot be redone, but one that nobody has folded into can. If the worker still has
+ * something to send, its parts that can be redone are dropped now: their new owner sends them whole. */
 void relay_expect_loss(struct relay *r, uint32_t worker)
 {
     struct relay_worker *w = relay_find_worker(r, worker);

@@ -24,6 +24,7 @@ struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id)
     return i < r->n_workers && r->workers[i].id == id ? &r->workers[i] : NULL;
 }
 
+/* The cells behind the last worker are unused ones: they move with their place, so nothing is allocated here. */
 void relay_add_worker(struct relay *r, uint32_t id, uint32_t room)
 {
     uint32_t i = worker_index(r, id);
@@ -45,6 +46,7 @@ void relay_drop_standing(struct relay *r, uint32_t worker, uint32_t part)
     r->n_standing = kept;
 }
 
+/* The cells go behind the last worker, for the next one that comes. */
 void relay_drop_worker(struct relay *r, struct relay_worker *w)
 {
     relay_drop_standing(r, w->id, RELAY_ALL_PARTS);
@@ -84,6 +86,7 @@ static size_t standing_index(const struct relay *r, uint32_t name, uint32_t work
     return low;
 }
 
+/* The reserved slot is not counted among the free ones: it is granted, never taken. */
 void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag, uint64_t digest)
 {
     uint32_t name = relay_name_of(r, tag);
@@ -130,6 +133,7 @@ void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct r
     w->n_free += slot != RELAY_RESERVED;
 }
 
+/* relay_clear removes it from the list, so the place has the next one. */
 void relay_clear_name(struct relay *r, uint32_t name)
 {
     size_t i = standing_index(r, name, 0, 0);
@@ -207,6 +211,7 @@ static void slots_fold(struct relay *r, const struct relay_standing *x)
     r->parts[x->tag.name.part].n_flying++;
 }
 
+/* Before all losses are known only a step whose updates come last is folded: what it folds changes no weight yet. */
 void relay_fold_all(struct relay *r)
 {
     if (r->has_tail || (r->n_losses < r->config.n_parts && !relay_updates_last(r)))

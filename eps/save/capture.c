@@ -7,9 +7,9 @@
  * n_used. */
 #include "eps/save/capture.h"
 
-#include "proto/model/checkpoint_layout.h"
-#include "proto/model/model_config_print.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/config/model_config_print.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"
 
@@ -33,6 +33,7 @@ static int capture_open_file(struct file *file, struct capture *capture, const c
     return fd < 0 ? output_fail(err, fd, capture->directory, name, makes ? "made" : "opened") : 0;
 }
 
+/* A snapshot's files may hold something of an earlier attempt. */
 static int empty_files(const struct capture *capture, struct error *err)
 {
     int rc = 0;
@@ -199,6 +200,8 @@ static int capture_write_training(struct capture *capture, struct error *err)
     return rc ? rc : read_back(capture, &training, c->n_files, err);
 }
 
+/* What the run settled as it went is added to the client's options: the microbatch, algorithms, the scale of the
+ * loss. */
 static int finish_checkpoint(struct capture *capture, const struct loss_scale *scale, struct error *err)
 {
     const struct capture_options *o = &capture->options;
@@ -240,6 +243,7 @@ static int finish_snapshot(struct capture *capture, struct error *err)
     return rc;
 }
 
+/* Files that came open are the save's, and stay open. */
 static void capture_close_all(struct capture *capture)
 {
     const int fds[] = {capture->weights.fd, capture->moments.fd, capture->directory};
@@ -278,6 +282,7 @@ int capture_finish(struct capture *capture, const struct loss_scale *scale, stru
     return rc;
 }
 
+/* Host 0 alone removes the directory; the others have only opened it. */
 void capture_discard(struct capture *capture)
 {
     const struct capture_options o = capture->options;

@@ -10,7 +10,7 @@
 #define EPS_SAVE_CAPTURE_H
 
 #include "eps/store/store_files.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/operation/products.h"
 #include "proto/wire/training_text.h"
 

@@ -81,6 +81,8 @@ void save_on_word(struct saves *saves, uint32_t from, const struct host_message 
 /* Host 0: true if HOST_RUNS of this save is to be followed by a fetch. Until that has ended, save_next_word must not
  * end a save: the other host keeps its notes until it hears HOST_SAVED. */
 bool save_wants_notes(const struct saves *saves, uint32_t id);
+/* True if another host may have so many bytes of notes: one note at least, and no more than all hosts have together. */
+bool save_may_have_notes(const struct saves *saves, uint64_t n_bytes);
 /* Host 0: notes (n_bytes) of another host, of the save with this id. Takes the memory. */
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes);
 

@@ -90,6 +90,14 @@ bool save_wants_notes(const struct saves *saves, uint32_t id)
     return s && !s->over;
 }
 
+bool save_may_have_notes(const struct saves *saves, uint64_t n_bytes)
+{
+    const uint64_t n = n_bytes / sizeof(struct store_files_note);
+
+    return n > 0 && n_bytes % sizeof(struct store_files_note) == 0 &&
+           n <= store_files_most_notes(saves->job->store.files);
+}
+
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes)
 {
     struct save *s = save_hosts_find(saves, id);

@@ -103,6 +103,7 @@ void save_begin(struct save *s)
         save_capture_unit(s, u);
 }
 
+/* A checkpoint that is there, or under way, answers the request: none is written twice. */
 void save_on_client(struct saves *saves, const struct message *m)
 {
     const struct job *job = saves->job;
@@ -212,6 +213,7 @@ static void wait_for_step(struct saves *saves, struct peer *viewer)
     save_announce_viewer(viewer, -EBUSY, &err, 0);
 }
 
+/* Each is asked again as if it had come now; one that is gone is passed over. */
 void save_aligned(struct saves *saves)
 {
     const struct message m = {.kind = MESSAGE_SAVE, .save.step = MESSAGE_NO_STEP};
@@ -284,6 +286,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
     }
 }
 
+/* The descriptors are the save's once it has been added; until then they are closed here. */
 void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, unsigned n_fds)
 {
     struct error err;

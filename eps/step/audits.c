@@ -37,7 +37,7 @@ struct audits_choice audits_choose(const struct job *job, uint64_t step, struct 
 
 static struct peer *audits_find_peer(const struct steps *steps, uint32_t id)
 {
-    return peer_find(steps->job->peers->first, id);
+    return peer_find_worker(steps->job->peers->first, id);
 }
 
 /* ---- digests ---------------------------------------------------------------------------------------------------- */

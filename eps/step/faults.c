@@ -58,13 +58,18 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why)
 
 enum { MOST_DAMAGED = 8 }; /* slices of a step: memory that changes faster than that lets no step end */
 
-/* Of several hosts, an owner cannot have a slice sent anew. What is not finite of a fenced unit may be a sum without
- * the damaged slice: nobody would be right to skip the step for it. */
+/* Of several hosts, an owner cannot have a slice sent anew; its fold may be of a step that is not open for this host's
+ * workers yet. What is not finite of a fenced unit may be a sum without the damaged slice: nobody would be right to skip
+ * the step for it. */
 void faults_on_damaged(struct steps *steps, const struct updater_task *work)
 {
     struct job *job = steps->job;
     const bool is_current = work->step == steps->open.open_step.step || work->kind == UPDATER_CHECK;
 
+    if (work->result == -EBADMSG && job_is_sharded(job) && work->kind == UPDATER_FOLD) {
+        damage_on_task(job, work);
+        return;
+    }
     if (!job_is_open(job) || damage_end(job))
         return;
     if (is_current && work->result == -EBADMSG) {
@@ -72,8 +77,7 @@ void faults_on_damaged(struct steps *steps, const struct updater_task *work)
         steps->n_damaged++;
         fence_forget_fold(&steps->fence, work->unit);
     }
-    if (work->result != -EBADMSG || steps->n_damaged > MOST_DAMAGED ||
-        (job_is_sharded(job) && work->kind == UPDATER_FOLD)) {
+    if (work->result != -EBADMSG || steps->n_damaged > MOST_DAMAGED) {
         damage_end_with(job, &steps->damage);
         return;
     }

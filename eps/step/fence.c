@@ -1,3 +1,6 @@
+/* All of this is the loop's, but for `squares`: the optimizer thread writes a unit's while it folds what
+ * fence_note_fold was last called for. The loop reads them when all folds have come back. Scales are powers of two, so
+ * that dividing by one changes no bit of a gradient that is not subnormal. */
 #include "eps/step/fence.h"
 
 #include "proto/wire/training_text.h"

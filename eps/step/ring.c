@@ -46,6 +46,7 @@ void ring_pull(struct ring *ring, uint32_t worker, uint64_t version, uint32_t un
     ring->pulls[ring->n_pulls++] = (struct ring_pull){.worker = worker, .version = version, .unit = unit};
 }
 
+/* There is one: the relay answers only pulls that it was told of. */
 static struct ring_pull *find_unanswered(struct ring *ring, uint32_t worker, uint64_t version, uint32_t unit)
 {
     struct ring_pull *p = ring->pulls;
@@ -86,6 +87,7 @@ void ring_forget(struct ring *ring, uint32_t worker)
             remove_pull(ring, &ring->pulls[i]);
 }
 
+/* Weights of an earlier step that are still lent are read no more: its shares are over. */
 void ring_begin(struct ring *ring, uint64_t step)
 {
     for (size_t i = ring->n_pulls; i-- > 0;)
@@ -218,6 +220,7 @@ static bool fetch_ahead(struct ring *ring, const struct ring_step *step, struct 
            ring_fetch(ring, step, unit, turn, false, out);
 }
 
+/* Whoever waits for it is lent it by the next lend_one. */
 void ring_fetched(struct ring *ring, uint32_t slot)
 {
     assert(ring->slots[slot].fetching);

@@ -1,4 +1,8 @@
-/* The hosts of a job: what they tell each other, and fetch. */
+/* The hosts of a job: what they tell each other, and fetch.
+ *
+ * Each host runs the same relay over its own units, and tells the others what they need to know. A message may have to
+ * wait for room, a fetch for its turn; nothing here waits for either: sharded_go_on does one thing a call, so that
+ * drain_events keeps its order between hosts and threads. */
 #include "eps/step/sharded_state.h"
 
 #include "proto/base/process.h"
@@ -32,6 +36,7 @@ static void sharded_free_all(struct sharded *s)
     free(s);
 }
 
+/* Doubles. The list never shrinks: what one job needed, the next one may need. */
 static bool grow_messages(struct sharded_host *other)
 {
     const size_t cap = other->cap_messages ? 2 * other->cap_messages : 2 * SPARE_MESSAGES;
@@ -55,6 +60,8 @@ static int sharded_take_memory(struct sharded *s)
                                 sizeof *s->norms_told + sizeof *s->norms_here + sizeof *s->arrived + sizeof *s->units;
     s->peers->host_slice_bytes = sizeof *s->queue + sizeof *s->folded;
     s->inbox_bytes = s->n * SHARDED_SLOTS * slot_bytes;
+    /* A slot for each host, this one included, so that a slot's place is host times slots. Addresses alone cost
+     * nothing. */
     s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->inbox == MAP_FAILED)
         s->inbox = NULL;
@@ -65,6 +72,7 @@ static int sharded_take_memory(struct sharded *s)
     return grown ? 0 : -ENOMEM;
 }
 
+/* The transport starts last: from then on its thread may wake the loop. */
 int sharded_start(struct sharded **out, const struct sharded_options *options, struct steps *steps, struct error *err)
 {
     struct sharded *s = calloc(1, sizeof *s);
@@ -147,10 +155,13 @@ void sharded_say(struct sharded *s, uint32_t to, const struct host_message *mess
     struct sharded_host *other = &s->others[to];
 
     assert(to != s->host);
+    /* Once one message waits, all later ones to that host wait behind it, though there may be room again: order is the
+     * protocol's. */
     if (s->is_lost || (other->n_messages == 0 && try_to_say(s, to, message)))
         return;
+    /* The spare places are for messages that end a job: they must get through when there is no memory. */
     if (other->n_messages + SPARE_MESSAGES >= other->cap_messages && !grow_messages(other)) {
-        job_end(s->job, -ENOMEM, "out of memory");
+        job_end_memory(s->job);
         if (!frames_job(message->kind))
             return; /* the job ends without it */
     }
@@ -165,6 +176,7 @@ void sharded_say_all(struct sharded *s, const struct host_message *message)
             sharded_say(s, h, message);
 }
 
+/* To whoever decides: host 0 tells all, all others tell host 0. */
 void sharded_announce(struct sharded *s, const struct host_message *message)
 {
     if (s->host == 0)
@@ -201,6 +213,7 @@ void sharded_announce_asked(struct sharded *s)
     s->is_announced = true;
 }
 
+/* Who asks has answered thereby, and gets an answer, unless this host asks as well. */
 static void hear_asked(struct sharded *s, uint32_t from, bool is_announced)
 {
     s->others[from].has_answered = true;
@@ -279,6 +292,7 @@ static bool announce_workers(struct sharded *s)
     return true;
 }
 
+/* Sums are made anew, not adjusted, so a message that comes twice changes nothing. */
 static void hear_workers(struct sharded *s, uint32_t from, uint32_t n)
 {
     s->others[from].n_workers = n;
@@ -292,6 +306,8 @@ static void hear_workers(struct sharded *s, uint32_t from, uint32_t n)
 
 /* ---- fetches ---------------------------------------------------------------------------------------------------- */
 
+/* Pieces, so that the weights that a worker waits for can pass between those of a large table. Returns their number,
+ * which the caller counts down as they come (on_fetched); 0: no memory, and the job ends. */
 uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole)
 {
     const size_t n = (whole->bytes + SHARDED_FETCH_BYTES - 1) / SHARDED_FETCH_BYTES;
@@ -299,7 +315,7 @@ uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole)
     if (s->n_fetches + n > s->cap_fetches) {
         struct sharded_fetch *fetches = realloc(s->fetches, 2 * (s->n_fetches + n) * sizeof *fetches);
         if (!fetches) {
-            job_end(s->job, -ENOMEM, "out of memory");
+            job_end_memory(s->job);
             return 0;
         }
         s->fetches = fetches;
@@ -328,6 +344,7 @@ static bool begin_fetch(struct sharded *s)
     return true;
 }
 
+/* The save takes the notes over, and frees them. */
 static void on_notes_fetched(struct sharded *s, struct sharded_host *other)
 {
     if (--other->n_left_notes > 0)
@@ -350,6 +367,7 @@ static void on_unit_fetched(struct sharded *s, uint32_t unit)
         sharded_on_table_fetched(s, unit);
 }
 
+/* The ranges of tokens, ascending: units, slots of the ring, a minibatch, a request, then notes of each host. */
 static void on_fetched(struct sharded *s, uint64_t token)
 {
     s->n_fetching--;
@@ -367,6 +385,8 @@ static void on_fetched(struct sharded *s, uint64_t token)
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
+/* Messages of a job that is not open here any more are ignored. Their sender hears of its end, or has said it
+ * itself. */
 static void sharded_on_message(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     switch (message->kind) {
@@ -455,6 +475,8 @@ static void on_lost(struct sharded *s, uint32_t host, const char *why)
     s->job->lent = false;
 }
 
+/* A message that does not decode keeps a kind that nobody handles: all hosts run one build, so there is nothing to
+ * answer. */
 static void sharded_on_event(struct sharded *s, const struct hosts_event *e)
 {
     struct host_message message = {.kind = HOST_KINDS};

@@ -15,6 +15,7 @@ static void announce_updated(struct sharded *s, const struct updater_task *work)
     sharded_say_all(s, &(struct host_message){.kind = HOST_UPDATED, .step = work->step, .unit = work->unit});
 }
 
+/* Swapped once the relay updates the unit and its owner's version is here, in whatever order. */
 static void note_unit(struct sharded *s, uint32_t unit, enum sharded_unit flag)
 {
     s->units[unit] |= (uint8_t)flag;
@@ -129,6 +130,7 @@ static void sharded_end_decide(struct sharded *s, uint64_t step)
     on_verdict(s, norm);
 }
 
+/* Called on host 0 alone, which hears of all hosts. */
 static void note_covered(struct sharded *s, uint32_t host, uint64_t step, bool skipped)
 {
     s->others[host].covered = step + 1;
@@ -140,6 +142,15 @@ static void note_covered(struct sharded *s, uint32_t host, uint64_t step, bool s
         sharded_end_decide(s, step);
     else
         steps_on_covered(s->steps, step);
+}
+
+/* Of the step that is open, once. */
+static void hear_covered(struct sharded *s, uint32_t from, const struct host_message *message)
+{
+    if (s->host != 0 || message->step != s->n_opened - 1 || s->others[from].covered != message->step)
+        job_end(s->job, -EPROTO, "host %u tells of the end of a step that cannot be", from);
+    else
+        note_covered(s, from, message->step, message->code != 0);
 }
 
 static void announce_squares(struct sharded *s, uint64_t step)
@@ -191,6 +202,17 @@ static void note_done(struct sharded *s, uint32_t host, uint64_t step)
     steps_on_done(s->steps, s->n_done++);
 }
 
+/* Of each step once, in their order, and after its COVERED. */
+static void hear_done(struct sharded *s, uint32_t from, const struct host_message *message)
+{
+    const struct sharded_host *other = &s->others[from];
+
+    if (s->host != 0 || message->step != other->done || message->step >= other->covered)
+        job_end(s->job, -EPROTO, "host %u tells of weights of a step that cannot be", from);
+    else
+        note_done(s, from, message->step);
+}
+
 /* Others are told first that the step is covered. Local may be done before: it has skipped a fenced step, or a fetch is
  * still under way that nobody waits for any more. */
 void sharded_on_done(struct sharded *s, uint64_t step)
@@ -223,6 +245,7 @@ void sharded_on_lost(struct sharded *s, const struct message *lost)
         sharded_say(s, 0, &message);
 }
 
+/* The text is "device\nhost\nwhy", as sharded_on_lost wrote it. Any of them may be missing. */
 static void hear_lost(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     struct message m = {.kind = MESSAGE_LOST};
@@ -246,6 +269,7 @@ static void hear_lost(struct sharded *s, uint32_t from, const struct host_messag
     job_announce(s->job, &m);
 }
 
+/* Host 0 tells a client of its own waits and of others' alike (others_wait). */
 static bool announce_waits(struct sharded *s)
 {
     const bool waits = steps_wait(s->steps);
@@ -274,11 +298,15 @@ static void fetch_notes(struct sharded *s, uint32_t from, const struct host_mess
 
     if (!save_wants_notes(s->steps->saves, message->id)) /* it has failed meanwhile, and they may be gone */
         return;
-    other->notes = other->n_left_notes || message->bytes == 0 ? NULL : malloc(message->bytes);
+    if (other->n_left_notes > 0 || !save_may_have_notes(s->steps->saves, message->bytes)) {
+        job_end(s->job, -EPROTO, "host %u tells of notes of a checkpoint that cannot be", from);
+        return;
+    }
+    other->notes = malloc(message->bytes);
     other->n_notes_bytes = message->bytes;
     other->save = message->id;
     if (!other->notes) {
-        job_end(s->job, -ENOMEM, "out of memory");
+        job_end_memory(s->job);
         return;
     }
     other->n_left_notes = sharded_fetch(s, &(struct sharded_fetch){.from = from,
@@ -316,11 +344,11 @@ void sharded_on_message_of_end(struct sharded *s, uint32_t from, const struct ho
     else if (message->kind == HOST_SQUARES)
         on_squares(s, from, message);
     else if (message->kind == HOST_COVERED)
-        note_covered(s, from, message->step, message->code != 0);
+        hear_covered(s, from, message);
     else if (message->kind == HOST_VERDICT)
         hear_verdict(s, message);
     else if (message->kind == HOST_DONE)
-        note_done(s, from, message->step);
+        hear_done(s, from, message);
     else if (message->kind == HOST_LOST)
         hear_lost(s, from, message);
     else if (message->kind == HOST_WAITS)

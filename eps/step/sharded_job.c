@@ -10,6 +10,7 @@
 
 /* ---- a job's beginning ------------------------------------------------------------------------------------------ */
 
+/* All that an earlier job left is forgotten; hosts themselves stay. */
 static void begin_sharing(struct sharded *s)
 {
     assert(!s->shared);
@@ -43,6 +44,7 @@ void sharded_forward(struct sharded *s)
     sharded_say_all(s, &(struct host_message){.kind = HOST_JOB, .job = job->id, .bytes = s->text_bytes});
 }
 
+/* The job is never begun here, so its end is told at once, and awaited from host 0. */
 static void sharded_job_refuse(struct sharded *s, int code, const char *why)
 {
     struct host_message message = {.kind = HOST_END, .code = code};
@@ -82,6 +84,7 @@ bool sharded_begin_next(struct sharded *s)
     return true;
 }
 
+/* Once for each job: the text has arrived. False also if it was refused here. */
 bool sharded_take_request(struct sharded *s, struct forward *out)
 {
     struct error err;
@@ -160,13 +163,13 @@ void sharded_on_ready(struct sharded *s, uint32_t host)
     save_aligned(s->steps->saves);
 }
 
+/* Regions are exposed before READY is said: from then on others may fetch. */
 void sharded_get_ready(struct sharded *s)
 {
     struct job *job = s->job;
 
-    const int rc = sharded_job_open_own(s);
-    if (rc) {
-        job_end(job, rc, "out of memory");
+    if (sharded_job_open_own(s)) {
+        job_end_memory(job);
         return;
     }
     s->ops->expose(s->hosts, REGION_WEIGHTS, job->store.weights.base, job->store.weights.bytes);
@@ -250,6 +253,7 @@ static bool get_quiet(struct sharded *s)
     return true;
 }
 
+/* The inbox's pages go back to the system, while its addresses stay. */
 static void sharded_job_forget_job(struct sharded *s)
 {
     for (uint32_t r = 0; r < HOSTS_REGIONS; r++)
@@ -279,6 +283,7 @@ static bool part(struct sharded *s)
     return true;
 }
 
+/* In the order of a job's end: it is told, slots are freed, quiet is said, and all part. */
 bool sharded_job_go_on(struct sharded *s)
 {
     return s->shared && (announce_end(s) || free_slots(s) || get_quiet(s) || part(s));

@@ -28,7 +28,7 @@ static bool counts(const void *context, uint32_t worker, uint64_t version)
     const struct sharded *s = context;
 
     if (version == MESSAGE_NO_STEP)
-        return evaluate_has(s->job, peer_find(s->peers->first, worker));
+        return evaluate_has(s->job, peer_find_worker(s->peers->first, worker));
     return s->job->state == JOB_STEPPING && version + 1 == s->n_opened && !s->local_covered &&
            relay_has_part(s->job->relay, worker);
 }
@@ -97,7 +97,7 @@ static void sharded_ring_fetch(struct sharded *s, const struct ring_act *act)
 
 static void sharded_ring_answer(struct sharded *s, const struct ring_act *act)
 {
-    struct peer *worker = peer_find(s->peers->first, act->worker);
+    struct peer *worker = peer_find_worker(s->peers->first, act->worker);
     const uint64_t at = store_ring_at(&s->job->store, act->slot);
 
     if (act->kind == RING_VOID)

@@ -1,4 +1,9 @@
-/* A step on several hosts: slices go to the owners of their units, and new weights come from them. */
+/* A step on several hosts: slices go to the owners of their units, and new weights come from them.
+ *
+ * Two relays run on each host. `local` has the host's workers and parts, of all units: to it, another host's owner is
+ * an optimizer that takes slices. `own` has the host's units, of all parts: to it, each host is a worker with
+ * SHARDED_SLOTS slots. A slice is folded once, by own at its owner, and local hears of it when the owner frees the
+ * slot. So both keep the rules of one host, and neither knows of the other. */
 #include "eps/step/commit.h"
 #include "eps/step/sharded_state.h"
 #include "proto/model/norms.h"
@@ -12,6 +17,8 @@
 
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
+/* One block holds all tables, so that the plan counts one number, and nothing is left behind after a failure. Tables
+ * follow each other by falling alignment, without gaps. */
 static void *carve(char **at, size_t n, size_t size)
 {
     void *table = *at;
@@ -51,6 +58,7 @@ int sharded_take_tables(struct sharded *s)
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }
+    /* Both relays give at most one task for each slice and each unit; some come besides. */
     return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 7);
 }
 
@@ -79,6 +87,8 @@ static bool is_before(const struct contribution_name *a, const struct contributi
     return a->visit != b->visit ? a->visit > b->visit : a->part != b->part ? a->part < b->part : a->slice < b->slice;
 }
 
+/* A unit's slice has at most one fold under way, so unit and slice name it without its part. It is there: local gave it
+ * out. */
 static struct sharded_slice *find_slice(struct sharded *s, uint32_t unit, uint32_t slice)
 {
     struct sharded_slice *x = s->queue;
@@ -89,11 +99,14 @@ static struct sharded_slice *find_slice(struct sharded *s, uint32_t unit, uint32
     return x;
 }
 
+/* The order within the queue has no meaning: sharded_step_find_next looks for the first in fold order each time. */
 static void unqueue(struct sharded *s, struct sharded_slice *x)
 {
     *x = s->queue[--s->n_queue];
 }
 
+/* Kept for later (announce_folded): this may run while own carries out an action, and local is fed between events
+ * alone. */
 static void end_fold(struct sharded *s, const struct sharded_slice *x, int result)
 {
     s->folded[s->n_folded++] = (struct sharded_folded){x->unit, x->name.slice, x->seat, result};
@@ -150,6 +163,7 @@ static uint32_t sharded_step_find_slot(const struct sharded_host *owner, const s
 
     while (k < SHARDED_SLOTS && owner->is_sent[k])
         k++;
+    /* Slot 0 is reserved: it takes what the owner has granted by name, when all ordinary slots are in use. */
     if (k == SHARDED_SLOTS && owner->is_granted && !owner->is_sent[0] && grant->step == name->step &&
         grant->visit == name->visit && grant->part == name->part && grant->slice == name->slice)
         k = 0;
@@ -214,6 +228,7 @@ static bool send_next(struct sharded *s)
                                          .part = x->name.part,
                                          .slice = x->name.slice,
                                          .sum = x->sum};
+    /* unqueue moves another slice to the place of this one. */
     const struct sharded_slice sent = *x;
     s->others[to].is_sent[slot] = true;
     s->others[to].sent[slot] = sent;
@@ -225,6 +240,7 @@ static bool send_next(struct sharded *s)
     return true;
 }
 
+/* The job may be over already, and its tables freed; a slot is marked free all the same, as slots outlive jobs. */
 void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot)
 {
     struct sharded_host *other = &s->others[owner];
@@ -235,7 +251,7 @@ void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot)
         end_fold(s, &other->sent[slot], 0);
 }
 
-/* Tells local of one fold. */
+/* Tells local of one fold. One a call: what local does upon it may make another event due first (drain_take_next). */
 static bool announce_folded(struct sharded *s)
 {
     if (s->n_folded == 0)
@@ -348,6 +364,7 @@ static void sharded_step_act(struct sharded *s, const struct relay_action *a)
     }
 }
 
+/* Own may end the job by what it does; its remaining actions are then void. */
 void sharded_feed(struct sharded *s, const struct relay_event *event)
 {
     struct job *job = s->job;
@@ -355,11 +372,12 @@ void sharded_feed(struct sharded *s, const struct relay_event *event)
     const int n = job_is_open(job) ? relay_feed(job->own, event, &actions) : 0;
 
     if (n < 0)
-        job_end(job, -ENOMEM, "out of memory");
+        job_end_memory(job);
     for (int i = 0; i < n && job_is_open(job); i++)
         sharded_step_act(s, &actions[i]);
 }
 
+/* The sum is noted even if own needs it no more: host 0 reports the loss of all parts. */
 static void sharded_step_feed_loss(struct sharded *s, uint32_t host, const struct host_message *message)
 {
     s->steps->part_loss[message->part] = message->x;
@@ -372,6 +390,7 @@ static void sharded_step_feed_loss(struct sharded *s, uint32_t host, const struc
                                           .ok = isfinite(message->x)});
 }
 
+/* Every host must know every loss to be finite before it folds anything of the step, as one host does. */
 void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
 {
     const struct host_message message = {
@@ -383,6 +402,8 @@ void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
+/* Parts are given to hosts as workers have them on one host. Units of others count as frozen: own never updates them,
+ * and their visits keep their numbers, so a name means the same on all hosts. */
 static void sharded_step_open_own(struct sharded *s, uint64_t step)
 {
     struct job *job = s->job;
@@ -444,6 +465,8 @@ static void announce_readers(struct sharded *s)
         sharded_feed(s, &(struct relay_event){.kind = RELAY_SAVE, .reader = reader});
 }
 
+/* The order counts. Others are told first, so that they fetch the minibatch meanwhile. All flags are reset before own's
+ * open, which may cover the step at once if nothing of it is this host's. What came early is fed last. */
 void sharded_open_step(struct sharded *s, const struct message *m)
 {
     if (s->host == 0)
@@ -462,11 +485,14 @@ void sharded_open_step(struct sharded *s, const struct message *m)
     take_held(s);
 }
 
+/* One buffer of the two that minibatches alternate between: while this one is fetched, workers may still read the
+ * other. */
 static void sharded_step_on_open(struct sharded *s, const struct host_message *w)
 {
     const struct job *job = s->job;
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
-    const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
+    const uint64_t first = data.buffers[w->buffer & 1].at[PLAN_FIELD_IDS],
+                   end = w->buffer & 1 ? data.logits : data.buffers[1].at[PLAN_FIELD_IDS];
 
     s->open = (struct message){.kind = MESSAGE_OPEN_STEP,
                                .open_step = {.step = w->step,
@@ -490,6 +516,8 @@ void sharded_on_data_fetched(struct sharded *s)
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
+/* A host that is ahead may send for a step that is not open here. Its slots bound how much: such a slice stays in its
+ * slot. */
 void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *message)
 {
     s->others[from].slots[slot] = (struct sharded_slot){.taken = true, .message = *message};
@@ -499,6 +527,8 @@ void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const str
         feed_contribution(s, from, slot, message);
 }
 
+/* What another host says is judged before it is used as an index, and what is held is bounded by the parts of a
+ * step. */
 static void sharded_step_on_loss(struct sharded *s, uint32_t from, const struct host_message *message)
 {
     if (message->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {

@@ -356,7 +356,7 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
     int n = job_is_open(job) && !damage_is_pending(job) ? relay_feed(job->relay, event, &actions) : 0;
 
     if (n < 0)
-        job_end(job, -ENOMEM, "out of memory");
+        job_end_memory(job);
     for (int i = 0; i < n && job_is_open(job) && !damage_is_pending(job); i++)
         steps_act(steps, &actions[i]);
     if (!damage_is_pending(job))
@@ -409,7 +409,7 @@ void steps_clear(struct steps *steps)
 static bool take_entries(struct job *job, const struct message *m)
 {
     const struct plan_data data = plan_data_of(job_goal(job), job->model.config.n_labels);
-    const void *entries = (const char *)job->data.base + data.buffers[m->open_step.buffer].entries;
+    const void *entries = (const char *)job->data.base + data.buffers[m->open_step.buffer].at[PLAN_FIELD_ENTRIES];
     struct error err;
     const int rc = norms_open_step(&job->store.norms, m->open_step.step, entries, m->open_step.n_tokens, &err);
 

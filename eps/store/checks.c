@@ -17,6 +17,8 @@
 _Static_assert((int)PLAN_BLOCK == (int)TEAM_BLOCK, "a block belongs to one thread");
 _Static_assert(TEAM_BLOCK * sizeof(float) <= BLOCK_SUM_BYTES, "it has one sum");
 
+/* One allocation: sums of all arrays, then the note of damage, then for each piece the number of its first block. Only
+ * own units have sums: another host's are checked where they are owned. */
 int checks_init(struct store *store)
 {
     struct checks *const c = &store->checks;
@@ -60,6 +62,8 @@ uint64_t checks_bytes(const struct store *store)
     return store->checks.memory ? store->checks.plan.bytes : 0;
 }
 
+/* Read without a lock, from any thread: the first damage is noted once, and nothing but the note is needed to act upon
+ * it. */
 bool checks_found(const struct store *store)
 {
     return store->checks.memory && __atomic_load_n(store->checks.damage, __ATOMIC_RELAXED) != OPTIMIZER_WHOLE;
@@ -77,6 +81,7 @@ static struct block_sum *sums_at(const struct store *store, enum plan_checked ar
     return store->checks.sums[array] ? store->checks.sums[array] + block : NULL;
 }
 
+/* The current weights' sums are w, those of the buffer that the update writes new_w; without replay both are one. */
 struct optimizer_blocks checks_of(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at)
 {
     if (!store->checks.memory)
@@ -139,6 +144,8 @@ static const char *data_at(const struct store *store, enum plan_checked array, u
     return store->v ? (const char *)(store->v + own_at) : (const char *)(store->v16 + own_at);
 }
 
+/* Frozen pieces and places of sparse ones: all of the unit's bytes behind its trained elements. They are in the first
+ * buffer alone. */
 static uint64_t fixed_bytes(const struct store *store, uint32_t unit)
 {
     const struct model_unit *const u = &store->model->units[unit];
@@ -216,6 +223,8 @@ void checks_renew_unit(struct store *store, uint32_t unit)
         renew_unit(store, unit, fixed_before(store, unit));
 }
 
+/* For memory that was filled by something other than a pass: files, fresh weights, moved places. A job that has ended
+ * meanwhile leaves sums undone, as nobody will read them. */
 void checks_renew(struct store *store)
 {
     uint64_t before = 0;
@@ -309,6 +318,7 @@ static void inspect_unit(const struct store *store, uint32_t unit, uint64_t befo
         fixed_check(store, unit, before, at);
 }
 
+/* May run on the writer's thread: the unit is captured, so no pass changes it or its sums meanwhile. */
 int checks_verify(const struct store *store, uint32_t unit)
 {
     if (store->checks.memory)
@@ -327,6 +337,7 @@ int checks_verify_all(const struct store *store)
     return checks_verdict(store);
 }
 
+/* The current buffers alone: what somebody is about to read. */
 int checks_verify_weights(const struct store *store)
 {
     uint64_t before = 0;
@@ -339,6 +350,8 @@ int checks_verify_weights(const struct store *store)
     return checks_verdict(store);
 }
 
+/* The sum of a fenced step, before it is squared or applied. Runs on the calling thread: a unit at a time, between
+ * folds. */
 int checks_verify_held(const struct store *store, uint32_t unit)
 {
     struct run run;
@@ -386,6 +399,8 @@ static bool scrub_trained(struct store *store, size_t *bytes)
     return false;
 }
 
+/* Looks through memory that no pass touches for long, CHECKS_SCRUB_BYTES a call, and goes on where it left off. n_units
+ * bounds the walk where there is less than that in all. */
 bool checks_scrub(struct store *store)
 {
     struct checks_scrub *const s = &store->checks.scrub;
@@ -446,6 +461,8 @@ static const struct model_tensor *fixed_tensor(const struct store *store, uint64
     return found ? &model->tensors[found->tensor] : NULL;
 }
 
+/* A note of damage is one number: block times arrays, plus the array. Blocks of what steps leave alone are numbered
+ * behind all others. */
 void checks_text(char *out, size_t cap, const struct store *store)
 {
     static const char *const names[] = {[OPTIMIZER_W] = "weights",          [OPTIMIZER_LOW] = "lower halves of weights",

@@ -34,7 +34,7 @@ void memory_free(struct memory *memory)
 static bool gives_huge_pages(const char *path)
 {
     char text[128] = "[never]";
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "re");
 
     if (file) {
         if (!fgets(text, sizeof text, file))

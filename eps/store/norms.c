@@ -4,7 +4,7 @@
 #include "eps/store/norms.h"
 
 #include "proto/base/number.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/norms.h"
 #include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"

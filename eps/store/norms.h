@@ -14,7 +14,7 @@
 #define EPS_STORE_NORMS_H
 
 #include "eps/store/store.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 /* Lays out the block; memory (plan_norms_bytes), NULL if there are none, stays the caller's. */
 void norms_init(struct norms *norms, const struct store_options *options, const struct plan_own *own, void *memory);
@@ -39,7 +39,7 @@ void norms_fold(struct norms *norms, const struct model_unit *unit, const struct
  * have one token, the last one counts, whatever the order of folds. */
 void norms_update(struct norms *norms, const struct model *model, uint32_t unit, uint64_t step);
 
-/* Reads "norms.NAME" of a map from an open optimizer.safetensors (proto/model/checkpoint.h), *n_seen counting them.
+/* Reads "norms.NAME" of a map from an open optimizer.safetensors (proto/model/file/checkpoint.h), *n_seen counting them.
  * Those of another host's map are not read. A model that remembers none passes over it. -EINVAL with a sentence: of no
  * map of the model, of other data, of another type, or not finite and positive; -errno. */
 int norms_load(struct norms *norms, const struct model *model, const struct safetensors_entry *entry, uint32_t *n_seen,

@@ -53,6 +53,7 @@ static bool is_finite(const float *g, size_t n)
     return carry >> 31 == 0;
 }
 
+/* The first contribution of a step also lets the moments decay. */
 static void fold(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first)
 {
@@ -205,6 +206,7 @@ typedef __m128i wide;
 #define STREAM(to, from) _mm_stream_si128(to, _mm_loadu_si128(from))
 #endif
 
+/* What is not aligned at either end goes through the caches. */
 static void stream(void *restrict to, const void *restrict from, size_t bytes)
 {
     const size_t before = -(uintptr_t)to % sizeof(wide), head = before < bytes ? before : bytes;
@@ -331,6 +333,7 @@ static void narrow_v(uint16_t *restrict v16, const float *restrict v, size_t n)
         v16[i] = number_to_v16(v[i]);
 }
 
+/* One draw serves both: its bytes are swapped for v, whose rounding looks at other bits first. */
 static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m,
                           const float *restrict v, const uint16_t *restrict random, size_t n)
 {

@@ -45,6 +45,7 @@ static struct scratch rewire_lay_out(const struct store *store)
                             .pruned = (bool *)(at + of.pruned)};
 }
 
+/* The version at which places last changed is remembered, so a step that is done again does not move them twice. */
 bool rewire_is_due(const struct store *store, uint64_t version)
 {
     if (!store->rewiring.room) /* nor is there always a model */
@@ -66,7 +67,8 @@ float rewire_threshold(const struct store *store)
 
 /* ---- pruning ---- */
 
-/* Elements of the piece from `at` on, SOME or those that are left; returns how many. */
+/* Elements of the piece from `at` on, SOME or those that are left; returns how many. They are read as the master has
+ * them, low halves included: the relayed half alone would tie. */
 static size_t read_some(float out[SOME], const struct store *store, const struct change *c, uint64_t at)
 {
     const size_t n = size_smaller((size_t)(c->n - at), SOME);
@@ -133,6 +135,7 @@ static void rewire_mark(const struct store *store, struct change *c, float thres
 
 /* ---- how many grow where ---- */
 
+/* By the piece's room for elements, and by places that had none before: a pruned place is not filled again at once. */
 static uint64_t room_to_grow(const struct change *c)
 {
     const uint64_t in_piece = c->piece->n - (c->n - c->pruned), places = c->piece->dense - c->n;
@@ -173,13 +176,15 @@ static uint64_t share_out(struct change *changes, uint64_t n, uint64_t all)
     return given;
 }
 
-/* What a piece has no room for is shared out again; what rounding leaves over is drawn. */
+/* What a piece has no room for is shared out again; what rounding leaves over is drawn. Rounding may also give too
+ * many: then some are drawn to have one less. */
 static uint64_t distribute(struct change *changes, uint64_t n, uint64_t all, struct random_key key)
 {
     uint64_t given = 0, more, draws = 0;
     uint32_t words[4];
     bool possible = true;
 
+    /* Each round fills at least one piece, or gives everything: so it ends. */
     do {
         more = given + n < all || given == 0 ? share_out(changes, n, all - given) : 0;
         given += more;
@@ -221,7 +226,7 @@ static int arrays_of(struct array out[ARRAYS], const struct store *store, const 
     return n;
 }
 
-/* What remains, behind what is free. */
+/* What remains, behind what is free. One array at a time, by the same marks: elements keep their order in each. */
 static void push_back(const struct array *a, const struct change *c, const bool *pruned)
 {
     const uint64_t remain = c->n - c->pruned;
@@ -261,7 +266,8 @@ static void rewire_sort(uint32_t *x, uint64_t n)
     }
 }
 
-/* Which of the piece's free places, in order, get an element: the first of a permutation. */
+/* Which of the piece's free places, in order, get an element: the first of a permutation. A permutation of its own
+ * for each tensor and version, so that neither threads nor hosts change it. */
 static void draw_ranks(uint32_t *ranks, const struct change *c, struct random_key key)
 {
     const uint64_t n_free = c->piece->dense - c->n;
@@ -294,6 +300,7 @@ static void flush_run(struct moving *m)
     m->n_run = 0;
 }
 
+/* A new element is 0 in every array: its weight, its moments, and its low half. */
 static void add_element(struct moving *m)
 {
     flush_run(m);
@@ -355,6 +362,8 @@ static void clear_rest(struct moving *m)
         memset(m->arrays[i].at + m->at * m->arrays[i].size, 0, (m->places.n - m->at) * m->arrays[i].size);
 }
 
+/* Places change in the same pass as elements, row by row: starts and bits are those of the new arrangement up to the
+ * row that is being written, and of the old one behind it. */
 static void move_elements(const struct store *store, const struct change *c, const struct scratch *scratch)
 {
     struct moving m = {.change = c,
@@ -371,6 +380,7 @@ static void move_elements(const struct store *store, const struct change *c, con
 
 /* ---- all pieces ---- */
 
+/* As in arXiv:1902.05967: the threshold doubles or halves when a tenth less or more is pruned than is to move. */
 static void rewire_adapt(struct store *store, const struct rewired *r)
 {
     const double wanted = store->model->sparse.moved * (double)r->n;
@@ -417,6 +427,8 @@ static void renew_sparse(struct store *store)
             checks_renew_unit(store, u);
 }
 
+/* Runs on the optimizer thread, between steps, when no save reads the version before. With damaged memory it does
+ * nothing, and the damage ends the job. */
 struct rewired store_rewire(struct store *store, uint64_t version)
 {
     const struct random_key key = random_site_key(store->options.seed, version, 0, RANDOM_PLACES);

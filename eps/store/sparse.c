@@ -7,8 +7,8 @@
 #include "eps/store/rewire.h"
 #include "proto/base/random.h"
 #include "proto/base/size.h"
-#include "proto/model/checkpoint_layout.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/file/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -32,6 +32,7 @@ struct sparse_places store_places(const struct store *store, uint32_t unit, cons
                                   .places = (uint32_t *)(void *)(starts + model_places_at(piece))};
 }
 
+/* Bits behind the last column must be 0: a place there would be none. */
 int sparse_places_count(const struct sparse_places *p)
 {
     uint64_t n = 0;
@@ -89,6 +90,7 @@ static void count_digit(void *context, uint64_t at, uint32_t pattern)
         d->n[pattern >> d->shift & ((1u << d->bits) - 1)]++;
 }
 
+/* n falls by those above: what is left are those of the pattern itself that are among the n largest. */
 int sparse_find_least(struct sparse_least *out, sparse_visit *visit, const void *of, uint64_t n)
 {
     struct digits d = {.shift = PATTERN_BITS};
@@ -114,6 +116,7 @@ struct choice {
     uint64_t n;
 };
 
+/* Called in order of elements. Of those that equal the least, the first ones are taken, so that the number is exact. */
 static void sparse_choose(void *context, uint64_t at, uint32_t pattern)
 {
     struct choice *c = context;
@@ -214,6 +217,7 @@ static int draw_scores(void *context, uint64_t first, size_t n, float *out)
     return 0;
 }
 
+/* Places are drawn as the largest of random scores: all sets of n places are equally likely. */
 int store_draw_sparse(const struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece,
                       const struct store_source *values)
 {

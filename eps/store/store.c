@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* `before`: the other buffer, which has the version that replay keeps. */
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before)
 {
     assert(!before || (store->current && store->model->units[unit].n_trained > 0));
@@ -77,6 +78,9 @@ static struct parameters coded_parameters(const struct store *store, uint32_t un
                                .first = first};
 }
 
+/* Each array's element `first` of the unit, or NULL where the job has no such array. Indices differ: relayed weights
+ * lie unit by unit with their frozen pieces, while moments and low halves have the own units' trained elements alone. A
+ * unit of another host has weights here, but nothing else. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint64_t part)
 {
     const struct model_unit *u = &store->model->units[unit];
@@ -112,6 +116,7 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     return p;
 }
 
+/* What was noted is what store_free gives back, to the ledger and to the system. */
 static void store_note(struct store *store, enum ledger_category category, uint64_t bytes)
 {
     ledger_add(store->ledger, category, bytes);
@@ -142,6 +147,7 @@ static void *take_table(struct store *store, size_t n, size_t size)
     return table;
 }
 
+/* The only memory of the store that other processes see: workers map it, and only read it. */
 static int store_take_weights(struct store *store, struct memory *memory, struct error *err)
 {
     const uint64_t bytes = plan_weights_bytes(&store->own, store->options.n_ring);
@@ -198,6 +204,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     return rc;
 }
 
+/* All are requested before any is judged, so there is one way out; store_free copes with those that are NULL. */
 static int store_take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
@@ -271,6 +278,9 @@ static void store_zero(const struct store *store, void *base, size_t size, uint6
         team_run(n, zero_range, &zero);
 }
 
+/* Pages are placed on the node of the thread that first writes them. So this pass goes over the trained elements slice
+ * by slice and run by run, exactly as folds and updates will: walk_slice and team_run then give each page to the thread
+ * that will work on it. What has no such passes follows, divided evenly. */
 static int store_touch(const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
@@ -349,6 +359,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
     struct memory memory;
     int rc;
 
+    /* Options are checked by assertions, as the plan has refused what a user could have chosen wrongly. */
     assert(options->train || (!options->fenced && !options->folded));
     assert(!options->fenced || !options->folded);
     assert(options->n_accumulators == 0 || (!options->fenced && !options->folded));
@@ -383,6 +394,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
     return rc;
 }
 
+/* Moments and sums of 16 and of 32 bits share a category, and so its size: one of the two is NULL. */
 void store_free(struct store *store)
 {
     segment_close(&store->weights);

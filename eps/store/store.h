@@ -178,7 +178,7 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
 int store_load_places(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
- * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
+ * (proto/model/file/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
  * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, of sparse ones as vectors,
  * those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they
  * have had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of units whose

@@ -11,7 +11,7 @@
 #include "eps/store/team.h"
 #include "proto/base/log.h"
 #include "proto/base/size.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <assert.h>
@@ -71,7 +71,8 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
-/* Numbers of the tensor as the file has them. */
+/* Numbers of the tensor as the file has them. From the disk by positioned reads, which threads may make at once; or
+ * converted from the window that a server of files has filled. */
 static int store_file_read_numbers(const struct read *r, uint64_t first, size_t n, float *values)
 {
     if (!r->window)
@@ -108,6 +109,7 @@ static int store_file_read_filter(const struct read *r, uint64_t first, size_t n
     return rc;
 }
 
+/* Infinity is what fp16 makes of a number beyond its range: the file's values are known to be finite. */
 static bool exceeds_fp16(const float *values, size_t n)
 {
     bool any = false;
@@ -138,6 +140,7 @@ static int store_file_read_run(void *context, uint64_t first, size_t n, float *v
     return r->array == SECOND_MOMENT && has_negative(values, n) ? -ERANGE : 0;
 }
 
+/* Moments are kept in the store's own type: optimizer_write rounds them as a step would. */
 static int store_file_write_moments(struct read *r, uint64_t begin, size_t n)
 {
     float values[RUN];
@@ -189,6 +192,7 @@ static int store_file_read_served(struct read *read, struct error *err)
     int rc = 0;
 
     read->window = &window;
+    /* `left` bounds the window that is requested ahead: nothing beyond the piece is read. */
     for (; rc == 0 && read->rc == 0 && read->at < all; read->at += most) {
         const uint64_t n = all - read->at < most ? all - read->at : most, left = all - read->at - n;
         rc = safetensors_window(&window, read->entry, read->first + read->at, n, left < most ? left : most, err);
@@ -212,6 +216,8 @@ static int read_sparse(struct read *read)
     return rc ? rc : store_fill_places(read->store, read->unit, read->piece, &from);
 }
 
+/* Codes tell what was wrong with the values: a thread has no room for a sentence, so the sentences are made here,
+ * once. */
 static int store_file_read_piece(struct read *read, struct error *err)
 {
     const char *name = read->entry->name;
@@ -238,9 +244,11 @@ static int store_file_read_piece(struct read *read, struct error *err)
     return 0;
 }
 
+/* No run has as many steps; a damaged file may say so, and the bias correction would overflow. */
 #define MOST_UPDATES ((int64_t)1 << 48)
 
-/* A value as the store keeps it: weights without low halves are rounded. */
+/* A value as the store keeps it: weights without low halves are rounded. The file's copy is rounded alike before the
+ * two are compared. */
 static float as_relayed(const struct parameters *p, float w)
 {
     uint16_t high;
@@ -311,6 +319,7 @@ static int read_tensor(const struct loading *loading, const struct safetensors_e
     return rc;
 }
 
+/* A tensor that the files lack is fresh: a head that a new task adds, or an adapter. */
 static void draw_tensor(const struct loading *loading, uint32_t index)
 {
     const struct model *model = loading->store->model;
@@ -321,7 +330,7 @@ static void draw_tensor(const struct loading *loading, uint32_t index)
             store_draw_piece(loading->store, loading->store->options.seed, loading->places.unit[p], &model->pieces[p]);
 }
 
-/* A copy of the table of tokens may be in the file if it equals that. */
+/* A copy of the table of tokens may be in the file if it equals that. Some programs write a tied table twice. */
 static int store_file_check_copy(const struct loading *loading, const struct weights *weights, unsigned copy,
                                  struct error *err)
 {
@@ -359,6 +368,8 @@ static int store_file_load_weights(struct loading *loading, const struct weights
     return rc;
 }
 
+/* The sums of memory (--check-memory) are made anew at the end: from here on what is in memory is right by
+ * definition. */
 int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
                struct error *err)
 {
@@ -402,6 +413,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     const struct model_piece *piece = &model->pieces[loading->places.first_piece[index]];
     const uint64_t *const shape = piece->dense > 0 ? &piece->n : tensor->shape;
     const uint32_t n_dims = piece->dense > 0 ? 1 : tensor->n_dims;
+    /* Each is required once: two entries of one name could differ. */
     bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
     if (entry->n_dims != n_dims || entry->shape[0] != shape[0] || (n_dims > 1 && entry->shape[1] != shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
@@ -468,6 +480,8 @@ static bool begins_now(const struct loading *loading, uint32_t tensor)
            model_is_named(model, &model->tensors[tensor], store->options.thawed);
 }
 
+/* After all entries of the file: a moment that is missing would silently be 0, and the run would not be the one that
+ * was saved. */
 static int check_all_moments(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;

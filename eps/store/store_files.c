@@ -9,7 +9,7 @@
 #include "eps/store/checks.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/plan/memory/files.h"
 
 #include <assert.h>
@@ -35,6 +35,8 @@ int store_files_init(struct store_files *files, const struct store *store, struc
     return rc;
 }
 
+/* The headers' room is that of the plan, which does not know their text: more than they have. After this, a save takes
+ * no memory. */
 int store_files_reserve(struct store_files *files, struct error *err)
 {
     const struct model *model = files->store->model;
@@ -71,6 +73,7 @@ struct target {
     struct checkpoint_file *file; /* or NULL */
 };
 
+/* Without a checkpoint (a snapshot) there are no checksums, and nothing is read back. */
 static int write_run(const struct target *to, const void *data, size_t n, uint64_t offset, struct error *err)
 {
     const int rc = to->file ? checkpoint_write_run(to->file, to->to, data, n, offset, err)
@@ -105,6 +108,7 @@ static struct target moments_target(const struct store_files *files)
     return (struct target){&files->to_moments, CHECKPOINT_MOMENTS, files->moments_file};
 }
 
+/* Room is reserved before anything is written, so a full disk is found at the beginning of a save, not at its end. */
 static int begin_file(const struct target *to, const struct safetensors_layout *layout, struct error *err)
 {
     const int rc = file_reserve(to->to, layout->file_bytes, err);
@@ -115,6 +119,7 @@ static int begin_file(const struct target *to, const struct safetensors_layout *
     return rc;
 }
 
+/* The host with the first unit writes what is not of any unit: headers and counts. */
 bool store_files_lead(const struct store_files *files)
 {
     return files->store->own.first == 0;
@@ -132,6 +137,7 @@ int store_files_begin(struct store_files *files, struct file to_weights, struct 
     assert(!has_moments(files) || files->store->options.train);
     files->weights_file = files->moments_file = NULL;
     files->n_written = 0;
+    /* UINT64_MAX: not known. Each count is set when a unit with a piece of its tensor is written. */
     memset(files->updates, 0xff, files->store->model->n_tensors * sizeof *files->updates);
     if (checkpoint)
         files->weights_file =
@@ -173,6 +179,7 @@ static const float *find_values(const struct store_files *files, uint32_t unit, 
     return own ? own : files->store->run;
 }
 
+/* The unit is captured: nothing is folded into it until it is released, so values may be read where they stand. */
 static int store_files_write_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
                                     uint64_t end, uint64_t offset, struct error *err)
 {
@@ -259,6 +266,7 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
             begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
             continue;
         }
+        /* A run ends where the next piece does not follow both in memory and in the file. */
         if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||
             piece->form != FORM_VALUES) {
             rc = store_files_write_values(files, unit, array, begin, end, offset, err);
@@ -269,6 +277,7 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
     return rc != 0 ? rc : store_files_write_values(files, unit, array, begin, end, offset, err);
 }
 
+/* Frozen tensors count 0 in the file, whatever the unit has. */
 static void take_updates(struct store_files *files, const struct model *model, uint32_t unit)
 {
     for (uint32_t i = 0; i < model->units[unit].n_pieces; i++) {
@@ -365,6 +374,8 @@ static int store_files_flush(const struct target *to, struct error *err)
 
 /* ---- several hosts ---------------------------------------------------------------------------------------------- */
 
+/* What this host has written, as a list for host 0, from note `first` on: a list may be longer than one message. Runs
+ * of both files come first, then the counts. */
 size_t store_files_notes(struct store_files_note *out, size_t n, const struct store_files *files, uint64_t first)
 {
     const struct checkpoint_file *const weights = files->weights_file, *const moments = files->moments_file;
@@ -384,6 +395,11 @@ size_t store_files_notes(struct store_files_note *out, size_t n, const struct st
                                                    .updates = files->updates[i - weights->n_runs - moments->n_runs]};
     }
     return taken;
+}
+
+uint64_t store_files_most_notes(const struct store_files *files)
+{
+    return (uint64_t)files->n_weights_runs + files->n_moments_runs + files->store->model->n_tensors;
 }
 
 /* A run lies in its file, behind the header; and there is room for it, as no host may send more than all have. */
@@ -478,6 +494,8 @@ static int check_all_covered(const struct store_files *files, uint64_t updates_b
 
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
+/* Weights are flushed before the counts of the moments are written, both before training.json: a checkpoint that has
+ * that file is whole (eps/save/capture.c). Only the leading host can check that all bytes are there. */
 int store_files_end(struct store_files *files, struct error *err)
 {
     const struct model *model = files->store->model;

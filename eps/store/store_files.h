@@ -17,8 +17,8 @@
 #define EPS_STORE_STORE_FILES_H
 
 #include "eps/store/store.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/safetensors.h"
 
 struct store_files {
     const struct store *store;                          /* borrowed */
@@ -72,6 +72,8 @@ int store_files_end(struct store_files *files, struct error *err);
 /* After store_files_end on a host that does not lead (asserted): copies at most n notes, from number `first` on, and
  * returns how many. 0: there are no more. Valid until the checkpoint is freed. */
 size_t store_files_notes(struct store_files_note *out, size_t n, const struct store_files *files, uint64_t first);
+/* The most notes that a host can have: all runs that both files have room for, and a count of each tensor. */
+uint64_t store_files_most_notes(const struct store_files *files);
 /* On host 0 (asserted), between begin, with a checkpoint, and end: takes notes of another host. Nothing in them is
  * trusted: -EPROTO with a sentence. */
 int store_files_add(struct store_files *files, const struct store_files_note *notes, size_t n, struct error *err);

@@ -18,6 +18,7 @@ static float *find_accumulator(const struct store *store, uint32_t unit)
     return i < store->n_accumulators ? store->accumulators + i * (store->own.accumulator_bytes / sizeof(float)) : NULL;
 }
 
+/* There is one: the relay holds contributions back while all are taken. */
 static void take_accumulator(struct store *store, uint32_t unit)
 {
     float *const sum = find_accumulator(store, UINT32_MAX);
@@ -111,6 +112,7 @@ static struct parameters store_step_parameters_of(const struct store *store, uin
     return p;
 }
 
+/* A gradient in the inbox is checked once more after it was folded: it might have changed under way. */
 static bool has_its_sum(const struct store *store, const struct store_contribution *contribution, uint64_t n)
 {
     struct block_sum sum;
@@ -132,6 +134,7 @@ int store_check(const struct store *store, const struct store_contribution *cont
     return finite ? 0 : -EDOM;
 }
 
+/* Checked whole before any of it is folded: a refused contribution leaves the unit as it was. */
 int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
                enum store_fold how, const struct hyper *hp)
 {

@@ -1,3 +1,5 @@
+/* The division is computed, not left to OpenMP's schedule, as it must be the same for the first touch and for each
+ * later pass. Runs are whole blocks: a checksum is of one block (eps/store/checks.c), and no two threads write one. */
 #include "eps/store/team.h"
 
 #ifdef _OPENMP

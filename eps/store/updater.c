@@ -187,6 +187,16 @@ static void *updater_run(void *arg)
     return NULL;
 }
 
+/* Its thread has ended, or never begun. */
+static void updater_free(struct updater *up)
+{
+    pthread_mutex_destroy(&up->mutex);
+    pthread_cond_destroy(&up->wake);
+    free(up->ready);
+    free(up->done);
+    free(up);
+}
+
 int updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
                   void *context)
 {
@@ -210,9 +220,7 @@ int updater_start(struct updater **out, struct store *store, unsigned n_threads,
     if (!rc)
         rc = -pthread_create(&up->thread, NULL, updater_run, up);
     if (rc) {
-        free(up->ready);
-        free(up->done);
-        free(up);
+        updater_free(up);
         return rc;
     }
     pthread_mutex_lock(&up->mutex);
@@ -291,6 +299,7 @@ uint64_t updater_taken(const struct updater *up)
     return up->n_taken;
 }
 
+/* Tasks that are ready are still done. */
 void updater_stop(struct updater *up)
 {
     if (!up)
@@ -300,9 +309,5 @@ void updater_stop(struct updater *up)
     pthread_cond_signal(&up->wake);
     pthread_mutex_unlock(&up->mutex);
     pthread_join(up->thread, NULL);
-    pthread_mutex_destroy(&up->mutex);
-    pthread_cond_destroy(&up->wake);
-    free(up->ready);
-    free(up->done);
-    free(up);
+    updater_free(up);
 }

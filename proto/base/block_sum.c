@@ -1,3 +1,6 @@
+/* All kernels give the same sums, so each machine takes its best, and hosts compare theirs. Sums of blocks are gathered
+ * by exclusive or, in any order. That alone would not see two blocks exchanged, so each is first multiplied by an odd
+ * number of its own. */
 #include "proto/base/block_sum.h"
 
 #include <assert.h>

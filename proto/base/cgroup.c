@@ -22,7 +22,7 @@ static bool cgroup_read_number(uint64_t *out, const char *group, const char *nam
 
     if (snprintf(path, sizeof path, "%s/%s", group, name) >= (int)sizeof path)
         return false;
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "re");
     while (file && !found && fgets(line, sizeof line, file))
         found = strncmp(line, key, n) == 0 && sscanf(line + n, "%" SCNu64, out) == 1;
     if (file)
@@ -92,7 +92,7 @@ static const struct version *cgroup_version_of(const char *line, const char **pa
 uint64_t cgroup_available_bytes(const char *membership, const char *mount)
 {
     char line[PATH_MAX];
-    FILE *file = fopen(membership, "r");
+    FILE *file = fopen(membership, "re");
     uint64_t least = UINT64_MAX;
 
     while (file && fgets(line, sizeof line, file)) {

@@ -1,8 +1,18 @@
+/* Sentences travel to another process and end on a terminal, and quote names that somebody else chose. So they are made
+ * fit to print here, where they are written, and every length is cut rather than refused: an error about an error would
+ * hide the first one. */
 #include "proto/base/error.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+void error_clean(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7F)
+            *c = '?';
+}
 
 int error_set(struct error *err, int code, const char *format, ...)
 {
@@ -12,9 +22,7 @@ int error_set(struct error *err, int code, const char *format, ...)
         va_start(args, format);
         vsnprintf(err->text, sizeof err->text, format, args);
         va_end(args);
-        for (char *c = err->text; *c; c++) /* a quoted file name may hold any bytes */
-            if ((unsigned char)*c < ' ' || *c == 0x7F)
-                *c = '?';
+        error_clean(err->text); /* a quoted file name may hold any bytes */
     }
     return code;
 }

@@ -20,6 +20,9 @@ struct error {
  * characters become '?'; an overlong sentence is cut off. */
 int error_set(struct error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Puts a question mark in the place of each control character: no text of a stranger's may steer a terminal. */
+void error_clean(char *text);
+
 /* error_set for a want that nobody can name a remedy for: "out of memory", -ENOMEM. */
 int error_memory(struct error *err);
 

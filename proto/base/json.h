@@ -6,6 +6,8 @@
 #define PROTO_BASE_JSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 static inline void json_keep(json_t **value, int rc)
 {
@@ -25,6 +27,17 @@ static inline void json_put(json_t **object, const char *key, json_t *value)
 static inline void json_append(json_t **array, json_t *value)
 {
     json_keep(array, json_array_append_new(*array, value));
+}
+
+/* As json_copy, which silently leaves out what it has no memory for. NULL: no memory, or value is NULL. */
+static inline json_t *json_copy_whole(const json_t *value)
+{
+    json_t *copy = json_copy((json_t *)(uintptr_t)value);
+    const bool lacks =
+        json_object_size(copy) != json_object_size(value) || json_array_size(copy) != json_array_size(value);
+
+    json_keep(&copy, lacks ? -1 : 0);
+    return copy;
 }
 
 #endif

@@ -1,3 +1,5 @@
+/* Bytes are counted where memory is taken and given back. Giving back more than was taken is a mistake of ours, and
+ * asserted. The names are part of the JSON that eps mem and eps plan promise: they do not change. */
 #include "proto/base/ledger.h"
 
 #include <assert.h>

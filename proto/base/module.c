@@ -1,3 +1,6 @@
+/* A module is found from the running program's own place, never through a search path of the environment, so a build
+ * does not pick up another build's. Its version and the size of its table are compared before any function of it is
+ * called: a table of another build would be called with other arguments. */
 #include "proto/base/module.h"
 
 #include <dlfcn.h>

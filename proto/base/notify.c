@@ -1,3 +1,6 @@
+/* Nothing here may stop or delay a daemon. The socket does not block, and a message that cannot be sent is dropped: a
+ * manager that misses signs of life acts by itself. The first failure is logged, the others would only repeat it once a
+ * tick. */
 #include "proto/base/notify.h"
 
 #include "proto/base/log.h"

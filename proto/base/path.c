@@ -72,13 +72,14 @@ static int path_share(const char *path)
     return fd < 0 ? -errno : fd;
 }
 
-/* A second name that another user gave a file of ours, in a directory where he may make names: as good as a link. */
+/* A second name that another user gave a file of ours, in a directory where he may make names, or of his own: as good as
+ * a link. */
 static bool is_planted(int directory, const struct stat *file)
 {
     struct stat st;
 
     return S_ISREG(file->st_mode) && file->st_nlink > 1 && fstatat(directory, ".", &st, 0) == 0 &&
-           (st.st_mode & (S_IWGRP | S_IWOTH));
+           ((st.st_mode & (S_IWGRP | S_IWOTH)) || (st.st_uid != 0 && st.st_uid != geteuid()));
 }
 
 /* Non-blocking: a pipe without a reader would make open wait. Writing may wait. The file is cut once it is known not to

@@ -2,7 +2,7 @@
  *
  * There, a link may be another user's, and lead to a file that only this process may write. So a link in the file's
  * place, or in a directory's on the way to it, is followed only if root or this process's effective user owns it; and a
- * file with two names is refused where others may make names. /dev/stdout, /dev/fd/1 and /proc/self/fd/1 are the
+ * file with two names is refused where others may make names, or in another's directory. /dev/stdout, /dev/fd/1 and /proc/self/fd/1 are the
  * descriptor itself. */
 #ifndef PROTO_BASE_PATH_H
 #define PROTO_BASE_PATH_H

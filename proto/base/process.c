@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
@@ -48,6 +49,7 @@ int process_restart(char **argv)
     return -errno;
 }
 
+/* libgomp reads its environment as it is loaded, so the process begins once more. */
 void process_bound_spinning(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
@@ -73,6 +75,8 @@ bool process_check_stack(const char *program)
     return false;
 }
 
+/* A descriptor that was closed is opened the wrong way round: using it stays an error, and no file of ours gets its
+ * number. */
 int process_check_descriptors(struct error *err)
 {
     enum { FEWEST = 64 }; /* a daemon with a client and a worker has at most 40, including libraries being loaded */
@@ -201,6 +205,7 @@ static void on_abort(int number)
     _exit(1);
 }
 
+/* Signals' actions are the process's, so no two threads may be in here at once. */
 static bool dare(struct daring *d, void (*call)(void *arg), void *arg)
 {
     const struct sigaction survive = {.sa_handler = on_abort};
@@ -270,6 +275,7 @@ static void mask_signals(int how)
     pthread_sigmask(how, &set, NULL);
 }
 
+/* Threads that begin while signals are held inherit that: only the main thread takes them. */
 void process_hold_signals(void)
 {
     mask_signals(SIG_BLOCK);
@@ -306,6 +312,7 @@ static bool process_look(long pid, char *state, long *n_threads, uint64_t *birth
                   state, n_threads, birth) == 3;
 }
 
+/* Process numbers are used again; number and birth together are not. */
 uint64_t process_birth(long pid)
 {
     char state;
@@ -346,16 +353,20 @@ static uint64_t address_space_left(void)
     return !is_known ? UINT64_MAX : limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
 }
 
+/* Asked with room for the longest name: gethostname fails where a name does not fit. */
 void process_host_name(char *out, size_t n)
 {
-    if (gethostname(out, n) != 0)
-        out[0] = 0;
-    out[n - 1] = 0;
+    char name[HOST_NAME_MAX + 1] = "";
+
+    if (gethostname(name, sizeof name) != 0)
+        name[0] = 0;
+    name[HOST_NAME_MAX] = 0;
+    snprintf(out, n, "%s", name);
 }
 
 uint64_t process_available_bytes(void)
 {
-    FILE *file = fopen("/proc/meminfo", "r");
+    FILE *file = fopen("/proc/meminfo", "re");
     char line[128];
     uint64_t kib = UINT64_MAX / 1024;
 
@@ -384,6 +395,19 @@ static double unit_bytes(const char *name)
     return letter && strcasecmp(name + 1, "B") == 0 ? pow(1000, power) : 0;
 }
 
+enum { LEAST_EITHER = 100, LEAST_MIB = 1024, LEAST_BARE = 65536 };
+
+/* Fewer bytes than anything takes: the unit was left out, as in --device-mem 8. */
+static int refuse_bare(const char *option, const char *text, double bytes, struct error *err)
+{
+    error_set(err, -EINVAL, "%s: '%.40s' is %g byte%s: did you mean ", option, text, bytes, bytes == 1 ? "" : "s");
+    if (bytes < LEAST_MIB)
+        error_append(err, "%.40sGiB%s", text, bytes < LEAST_EITHER ? "?" : " or ");
+    if (bytes >= LEAST_EITHER)
+        error_append(err, "%.40sMiB?", text);
+    return -EINVAL;
+}
+
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
 {
     static const char remedy[] =
@@ -400,6 +424,8 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     if (!(bytes >= 1 && bytes < 0x1p62))
         return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
                          bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
+    if (!*end && bytes < LEAST_BARE)
+        return refuse_bare(option, text, bytes, err);
     if (unit == 1 && bytes != floor(bytes)) /* 1.5 without a unit is a mistake for GiB */
         return error_set(err, -EINVAL, "%s: '%.40s' has no unit, and a part of a byte is none; %s", option, text,
                          remedy);
@@ -407,28 +433,18 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     return 0;
 }
 
-const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like)
+const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
 {
     static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes / 1024;
-    int decimals = 1;
     size_t i = 0;
 
-    if (like < 1024) {
+    if (bytes < 1024) {
         snprintf(out, PROCESS_BYTES_TEXT, "%" PRIu64 " B", bytes);
         return out;
     }
-    for (double unit = (double)like / 1024; unit >= 1024 && i + 1 < sizeof names / sizeof *names; unit /= 1024) {
+    for (; value >= 1023.95 && i + 1 < sizeof names / sizeof *names; i++) /* not "1024.0 KiB" */
         value /= 1024;
-        i++;
-    }
-    for (double scaled = value; bytes > 0 && scaled < 1; scaled *= 10)
-        decimals++;
-    snprintf(out, PROCESS_BYTES_TEXT, "%.*f %s", decimals, value, names[i]);
+    snprintf(out, PROCESS_BYTES_TEXT, "%.1f %s", value, names[i]);
     return out;
-}
-
-const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
-{
-    return process_format_bytes_like(out, bytes, bytes);
 }

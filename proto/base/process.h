@@ -70,8 +70,9 @@ void process_host_name(char *out, size_t n);
 /* Host memory available now, within this process's control group; UINT64_MAX if the system does not tell. */
 uint64_t process_available_bytes(void);
 
-/* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "1000" as bytes, at least 1, in either case. K, M, G and T are powers
- * of 1024, with or without iB; kB, MB, GB and TB are powers of 1000. -EINVAL with a sentence that names the option. */
+/* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "100000" as bytes, at least 1, in either case. K, M, G and T are
+ * powers of 1024, with or without iB; kB, MB, GB and TB are powers of 1000. A number below 65536 needs a unit, as "8"
+ * means 8GiB to whoever types it. -EINVAL with a sentence that names the option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
 /* The line of --help about byte counts. */
 #define PROCESS_BYTES_HELP "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536."
@@ -79,9 +80,5 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
 /* Formats "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */
 enum { PROCESS_BYTES_TEXT = 24 };
 const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes);
-
-/* Formats bytes in the unit that `like` would get, for comparable figures in one line: "0.12 GiB" beside "2.0 GiB".
- * Less than 1 of the unit gets two significant digits. */
-const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like);
 
 #endif

@@ -1,3 +1,6 @@
+/* Every stored run depends on these bits: a change of one expression here changes masks, orders and fresh weights of
+ * runs that are resumed. Each element is computed from its own quad of words, so ranges may be drawn in any pieces;
+ * deviates are computed in double and rounded once. */
 #include "proto/base/random.h"
 
 #include <math.h>

@@ -159,6 +159,34 @@ static int read_forms(struct model_adapter *out, const json_t *value, uint32_t n
     return rc ? rc : read_form(&forms->outside, forms, "outside", json_object_get(value, "outside"), err);
 }
 
+/* Defaults are of an adapter: without these two it would be one that adapts nothing. */
+static int adapter_check_form(const json_t *value, struct error *err)
+{
+    const json_t *peft = json_object_get(value, "peft"), *modules = json_object_get(value, "modules");
+
+    if (!json_is_object(value))
+        return adapter_refuse(err, "its value", value, "it must be an object, with peft and modules");
+    if (!json_is_object(peft))
+        return adapter_refuse(err, "peft", peft, "it must be an object");
+    if (json_array_size(modules) == 0)
+        return adapter_refuse(err, "modules", modules, "it must be a list of names, at least of one");
+    return 0;
+}
+
+/* It becomes part of names in files, and so do modules. */
+static int adapter_read_within(char out[ADAPTER_WITHIN_BYTES], const json_t *value, struct error *err)
+{
+    const char *text = json_string_value(value);
+    const size_t n = text ? strlen(text) : 0;
+
+    if (!value)
+        return 0;
+    if (n == 0 || n >= ADAPTER_WITHIN_BYTES || strspn(text, "abcdefghijklmnopqrstuvwxyz_") < n)
+        return adapter_refuse(err, "within", value, "it must be the name of a module");
+    memcpy(out, text, n + 1);
+    return 0;
+}
+
 int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t n_blocks, struct error *err)
 {
     const json_t *peft = json_object_get(value, "peft");
@@ -166,6 +194,9 @@ int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t 
                  dropout = adapter_number_of(peft, "lora_dropout", 0);
 
     *out = (struct model_adapter){0};
+    int rc = adapter_check_form(value, err);
+    if (rc)
+        return rc;
     if (!(rank >= 1 && rank <= ADAPTER_MOST_RANK && rank == floor(rank)))
         return adapter_refuse(err, "r", json_object_get(peft, "r"), "it must be a whole number from 1 to 4096");
     if (!(alpha > 0 && alpha <= 1e6))
@@ -174,10 +205,12 @@ int model_adapter_read(struct model_adapter *out, const json_t *value, uint32_t 
     if (!(dropout >= 0 && dropout < 1))
         return adapter_refuse(err, "lora_dropout", json_object_get(peft, "lora_dropout"),
                               "it must be at least 0 and less than 1");
-    int rc = adapter_read_names(out->modules, sizeof out->modules, "modules", json_object_get(value, "modules"), err);
+    rc = adapter_read_names(out->modules, sizeof out->modules, "modules", json_object_get(value, "modules"), err);
     if (!rc)
         rc = adapter_read_names(out->trained, sizeof out->trained, "modules_to_save",
                                 json_object_get(peft, "modules_to_save"), err);
+    if (!rc)
+        rc = adapter_read_within(out->within, json_object_get(value, "within"), err);
     if (rc)
         return rc;
     out->rank = (uint32_t)rank;
@@ -200,6 +233,17 @@ uint32_t model_adapter_least_rank(const struct model_adapter *adapter)
 }
 
 /* ---- names ---- */
+
+const char *model_adapter_name(char *out, size_t n, const char *within, const char *prefix, const char *name)
+{
+    const size_t n_prefix = strlen(prefix);
+
+    if (*within && strncmp(name, prefix, n_prefix) == 0)
+        snprintf(out, n, "model.%s.%s", within, name + n_prefix);
+    else
+        snprintf(out, n, "%s", name);
+    return out;
+}
 
 /* The pieces of the layer's one unit: one for each of its program's tensors, in their order. */
 static const struct model_piece *layer_pieces(const struct model *model, const struct model_layer *layer)

@@ -23,13 +23,16 @@
  * outside of blocks together, have one of the forms. So PEFT's rank_pattern, alpha_pattern and layers_to_transform are
  * resolved as well.
  *
- * A program with adapters has an operation behind each linear map that is adapted (proto/operation/adapter.h), so that
+ * PEFT names the modules of the model that it loads, and of a wrapper (proto/model/wrapper.h) that is the whole: there
+ * model.language_model stands in place of the text model's own prefix. "within": "language_model" says so.
+ *
+ * A program with adapters has an operation behind each linear map that is adapted (proto/operation/kind/adapter.h), so that
  * no family knows of adapters. */
 #ifndef PROTO_MODEL_ADAPTER_H
 #define PROTO_MODEL_ADAPTER_H
 
 #include "proto/base/error.h"
-#include "proto/operation/adapter.h"
+#include "proto/operation/kind/adapter.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,6 +47,7 @@
 enum {
     ADAPTER_MODULES_BYTES = 512,
     ADAPTER_TRAINED_BYTES = 128,
+    ADAPTER_WITHIN_BYTES = 24,
     ADAPTER_MOST_RANK = 4096,
     ADAPTER_MAPS = 32,  /* modules with forms of their own: at most */
     ADAPTER_FORMS = 64, /* at most */
@@ -65,6 +69,7 @@ struct model_adapter {
     float dropout;                       /* probability */
     char modules[ADAPTER_MODULES_BYTES]; /* "self_attn.q_proj,mlp.up_proj": as in struct program_adaptation */
     char trained[ADAPTER_TRAINED_BYTES]; /* "classifier,score": modules that are trained as a whole */
+    char within[ADAPTER_WITHIN_BYTES];   /* the text model's module in its wrapper; "": there is none */
     bool unties;                         /* the head's table, if the adapter has none, is the base's table of tokens */
     struct model_adapter_forms forms;
 };
@@ -75,6 +80,10 @@ struct model_layer;
 
 /* Reads the value of config.json's key, of a model with so many blocks. -EINVAL with a sentence. */
 int model_adapter_read(struct model_adapter *out, const struct json_t *value, uint32_t n_blocks, struct error *err);
+
+/* Name of a module or tensor in PEFT's model: "model.language_model.norm.weight" of "model.norm.weight" within
+ * language_model; prefix: the family's. Without `within` it stays. Cut to n bytes. Returns out. */
+const char *model_adapter_name(char *out, size_t n, const char *within, const char *prefix, const char *name);
 
 /* The smallest rank of any map; 0: there is no adapter. */
 uint32_t model_adapter_least_rank(const struct model_adapter *adapter);

@@ -11,20 +11,28 @@
  *   MXFP4                 NAME_blocks (rows, blocks, 16; U8; the first of two elements has the low bits) and
  *                         NAME_scales (rows, blocks; U8): E2M1 times 2^(scale - 127), 32 elements a block. NAME is the
  *                         tensor's, with or without ".weight"
+ *   fp8                   NAME (F8_E4M3, torch's float8_e4m3fn), NAME_scale_inv (F32, F16, BF16 or F8_E8M0): a number
+ *                         for the tensor, or for each block: (rows / block's rows, columns / block's columns), rounded
+ *                         up. The size of blocks is config.json's. MODULE.activation_scale is for activations, and not
+ *                         read
  *
  * Sources: bitsandbytes 0.50, functional.QuantState and nn.Linear8bitLt; MXFP4 - OCP Microscaling Formats 1.0, section
- * 5.3, in gpt-oss's layout. */
+ * 5.3, in gpt-oss's layout. fp8 - transformers 5.24, integrations/finegrained_fp8; E4M3 - OCP 8-bit Floating Point
+ * Specification 1.0. */
 #ifndef PROTO_MODEL_CODED_H
 #define PROTO_MODEL_CODED_H
 
 #include "proto/base/form.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/config/quantized.h"
+#include "proto/model/file/safetensors.h"
 
-enum coded_kind { CODED_TABLE, CODED_ROWS, CODED_MXFP4 };
+enum coded_kind { CODED_TABLE, CODED_ROWS, CODED_MXFP4, CODED_FP8 };
 
 struct coded {
     enum coded_kind kind;
-    uint64_t block;                                             /* elements that share a scale */
+    uint64_t block;                                             /* elements, of fp8 columns, that share a scale */
+    uint64_t block_rows;                                        /* of fp8, that share a scale */
+    uint64_t columns, scale_columns;                            /* of fp8: of the tensor; its blocks in a row */
     struct safetensors_entry codes;                             /* as the file has it */
     const struct safetensors_entry *scales, *table;             /* table: CODED_TABLE's */
     const struct safetensors_entry *outer_scales, *outer_table; /* of scales that are codes; else NULL */
@@ -33,12 +41,13 @@ struct coded {
 };
 
 /* Finds coded tensors in the open files of a model: gives each its true shape and values' type, and marks companions as
- * taken. Memory is what the files' headers have to spare. -EINVAL with a sentence: a companion is missing, misshapen or
- * of another type; -ENOMEM, -EIO. */
-int coded_find(struct safetensors *files, unsigned n_files, struct error *err);
+ * taken. quantized: what the model's config says, borrowed. Memory is what the files' headers have to spare. -EINVAL
+ * with a sentence: a companion is missing, misshapen or of another type; -ENOMEM, -EIO. Where the config says nothing of
+ * fp8, tensors of that type stay as they are: they may be outside of the model. */
+int coded_find(struct safetensors *files, unsigned n_files, const struct quantized *quantized, struct error *err);
 
 /* The form that codes the same values again without a change (proto/base/form.h); of MXFP4 bf16, which holds them all.
- * FORM_VALUES: none does, or the table of codes cannot be read. */
+ * FORM_VALUES: none does, as of fp8, or the table of codes cannot be read. */
 enum form coded_form(const struct coded *coded);
 
 /* As safetensors_most, safetensors_window and safetensors_convert. */

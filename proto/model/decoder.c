@@ -1,4 +1,4 @@
-/* One block serves all families that followed Llama: they differ by the numbers of decoder_config, and no code asks
+/* Parts of blocks, which differ by the numbers of decoder_config and by what the family's file asks for; no code asks
  * which family it is. Names are the files'. Beware of post_attention_layernorm: in Llama it norms what the MLP reads;
  * where norms come after as well (Gemma), it norms what attention gives, and the MLP's has another name.
  *
@@ -11,8 +11,16 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const decoder_scalings[] = {"default", "linear", "llama3", NULL};
+const char *const decoder_scalings[] = {"default", "linear", "llama3", "yarn", "longrope", "dynamic", NULL};
 const char *const decoder_kinds[] = {"full_attention", "sliding_attention", NULL};
+
+static void decoder_complete_rope(struct decoder_rope *rope, uint32_t n_positions)
+{
+    if (rope->n_trained == 0)
+        rope->n_trained = n_positions;
+    if (rope->factor == 0 && (rope->scaling == DECODER_YARN || rope->scaling == DECODER_LONGROPE))
+        rope->factor = (float)n_positions / (float)rope->n_trained;
+}
 
 void decoder_complete(struct model_config *c)
 {
@@ -24,12 +32,14 @@ void decoder_complete(struct model_config *c)
         d->head_width = c->width / c->n_heads;
     if (d->score_width == 0)
         d->score_width = d->head_width;
+    if (d->rope.share == 0)
+        d->rope.share = 1;
     if (!(d->sliding_rope.base > 0))
         d->sliding_rope = d->rope;
-    if (d->rope.n_trained == 0)
-        d->rope.n_trained = c->n_positions;
-    if (d->sliding_rope.n_trained == 0)
-        d->sliding_rope.n_trained = c->n_positions;
+    if (d->sliding_rope.share == 0)
+        d->sliding_rope.share = d->rope.share;
+    decoder_complete_rope(&d->rope, c->n_positions);
+    decoder_complete_rope(&d->sliding_rope, c->n_positions);
 }
 
 void decoder_slide(struct model_config *c, uint32_t first, uint32_t pattern)
@@ -39,6 +49,28 @@ void decoder_slide(struct model_config *c, uint32_t first, uint32_t pattern)
     for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
         if (pattern == 0 || (i + 1) % pattern != 0)
             config_layers_add(sliding, i);
+}
+
+void decoder_complete_biases(struct model_config *c)
+{
+    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
+    decoder_complete(c);
+}
+
+void decoder_unrotate(struct model_config *c)
+{
+    struct decoder_config *d = decoder_edit(c);
+
+    for (uint32_t i = 0; i < c->n_layers && i < CONFIG_LAYERS; i++)
+        if (!config_layers_has(&d->sliding, i))
+            config_layers_add(&d->unrotated, i);
+}
+
+void decoder_complete_window(struct model_config *c)
+{
+    if (decoder_of(c)->window > 0)
+        decoder_slide(c, 0, 0);
+    decoder_complete(c);
 }
 
 void decoder_complete_qwen(struct model_config *c)
@@ -54,7 +86,10 @@ void decoder_complete_qwen(struct model_config *c)
 
 uint32_t decoder_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return decoder_of(c)->sliding.set[index / 64] >> index % 64 & 1;
+    const struct decoder_config *d = decoder_of(c);
+
+    return (config_layers_has(&d->sliding, index) ? DECODER_SLIDES : 0) |
+           (config_layers_has(&d->unrotated, index) ? DECODER_UNROTATED : 0);
 }
 
 float decoder_embedding_scale(const struct model_config *c)
@@ -62,12 +97,99 @@ float decoder_embedding_scale(const struct model_config *c)
     return sqrtf((float)c->width);
 }
 
-static int check_rope(const struct decoder_rope *rope, struct error *err)
+float decoder_given_embedding_scale(const struct model_config *c)
 {
+    return decoder_of(c)->embedding_scale;
+}
+
+struct program_dropout decoder_embedding_dropout(const struct model_config *c)
+{
+    return (struct program_dropout){.p = decoder_of(c)->dropout_embedding, .site = RANDOM_DROPOUT_EMBEDDING};
+}
+
+float decoder_logit_cap(const struct model_config *c)
+{
+    return decoder_of(c)->logit_cap;
+}
+
+int decoder_check_caps(const struct model_config *c, struct error *err)
+{
+    if (!(decoder_of(c)->logit_cap >= 0 && decoder_of(c)->logit_cap <= 1e6f))
+        return error_set(err, -EINVAL,
+                         "final_logit_softcapping is %g: it must be null, or greater than 0 and at most 1e6",
+                         (double)decoder_of(c)->logit_cap);
+    if (!(decoder_of(c)->score_cap >= 0 && decoder_of(c)->score_cap <= 1e6f))
+        return error_set(err, -EINVAL,
+                         "attn_logit_softcapping is %g: it must be null, or greater than 0 and at most 1e6",
+                         (double)decoder_of(c)->score_cap);
+    return decoder_check(c, err);
+}
+
+int decoder_check_logit_scale(const struct model_config *c, struct error *err)
+{
+    if (!(decoder_of(c)->logit_scale >= 1e-6f && decoder_of(c)->logit_scale <= 1e6f))
+        return error_set(err, -EINVAL, "logit_scale is %g: it must be from 1e-6 to 1e6",
+                         (double)decoder_of(c)->logit_scale);
+    return decoder_check(c, err);
+}
+
+/* The share of a head's columns that is rotated: transformers rounds it down. If it is odd, one more is rotated, and
+ * the odd number still divides the exponents. */
+static uint32_t decoder_share(const struct decoder_rope *rope, uint32_t head_width)
+{
+    return (uint32_t)((double)head_width * (double)rope->share);
+}
+
+static int decoder_check_longrope(const struct decoder_config *d, struct error *err)
+{
+    const struct config_reals *const lists[] = {&d->short_factors, &d->long_factors};
+    const uint32_t n = (decoder_share(&d->rope, d->head_width) + 1) / 2;
+
+    for (int i = 0; i < 2; i++) {
+        const char *name = i == 0 ? "short_factor" : "long_factor";
+        if (lists[i]->n != n)
+            return error_set(err, -EINVAL, "%s has %u numbers: it must have %u, one for each pair of rotated columns",
+                             name, lists[i]->n, n);
+        for (uint32_t j = 0; j < n; j++)
+            if (!(lists[i]->of[j] >= 1e-6f && lists[i]->of[j] <= 1e6f))
+                return error_set(err, -EINVAL, "%s has %g: each number must be from 1e-6 to 1e6", name,
+                                 (double)lists[i]->of[j]);
+    }
+    if (d->rope.n_trained < 2)
+        return error_set(err, -EINVAL, "original_max_position_embeddings is %u: it must be at least 2",
+                         d->rope.n_trained);
+    return 0;
+}
+
+static int decoder_check_multipliers(const struct decoder_rope *rope, struct error *err)
+{
+    const float all[] = {rope->fast, rope->slow, rope->attention, rope->mscale, rope->mscale_all, rope->alpha};
+    static const char *const names[] = {"beta_fast", "beta_slow",      "attention_factor",
+                                        "mscale",    "mscale_all_dim", "alpha"};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!(all[i] == 0 || (all[i] >= 1e-6f && all[i] <= 1e6f)))
+            return error_set(err, -EINVAL, "%s is %g: it must be 0, or from 1e-6 to 1e6", names[i], (double)all[i]);
+    return 0;
+}
+
+static int check_rope(const struct decoder_rope *rope, uint32_t head_width, struct error *err)
+{
+    const bool divides =
+        rope->scaling == DECODER_LINEAR || rope->scaling == DECODER_LLAMA3 || rope->scaling == DECODER_YARN;
+
+    if (!(rope->share > 0 && rope->share <= 1) || decoder_share(rope, head_width) < 1 ||
+        decoder_share(rope, head_width) > DEVICE_MAX_ROTATED)
+        return error_set(err, -EINVAL,
+                         "partial_rotary_factor is %g: of a head's %u columns it must be a number from 1 to %d",
+                         (double)rope->share, head_width, DEVICE_MAX_ROTATED);
     if (!(rope->base > 1 && rope->base <= 1e12f))
         return error_set(err, -EINVAL, "rope_theta is %g: it must be greater than 1 and at most 1e12",
                          (double)rope->base);
-    if (rope->scaling != DECODER_NOT_SCALED && !(rope->factor >= 1 && rope->factor <= 1e6f))
+    if (rope->n_trained > 1 << 24)
+        return error_set(err, -EINVAL, "original_max_position_embeddings is %u: it must be from 1 to %d",
+                         rope->n_trained, 1 << 24);
+    if (divides && !(rope->factor >= 1 && rope->factor <= 1e6f))
         return error_set(err, -EINVAL, "the factor of rotary positions is %g: it must be from 1 to 1e6",
                          (double)rope->factor);
     if (rope->scaling == DECODER_LLAMA3 && !(rope->low > 0 && rope->high > rope->low && rope->high <= 1e6f))
@@ -76,7 +198,23 @@ static int check_rope(const struct decoder_rope *rope, struct error *err)
             "low_freq_factor is %g and high_freq_factor is %g: the first must be greater than 0 and less than "
             "the second, which is at most 1e6",
             (double)rope->low, (double)rope->high);
-    return 0;
+    if (rope->alpha > 0 && decoder_share(rope, head_width) <= 2)
+        return error_set(err, -EINVAL, "alpha is %g: a head must have more than 2 columns that are rotated",
+                         (double)rope->alpha);
+    return decoder_check_multipliers(rope, err);
+}
+
+static int decoder_check_rotation(const struct decoder_config *d, struct error *err)
+{
+    if (d->head_width < 2 || d->head_width % 2 || (d->rope.share == 1 && d->head_width > DEVICE_MAX_ROTATED))
+        return error_set(err, -EINVAL, "a head has %u columns: it must be an even number from 2 to %d", d->head_width,
+                         DEVICE_MAX_ROTATED);
+    if (d->sliding_rope.scaling == DECODER_LONGROPE && d->rope.scaling != DECODER_LONGROPE)
+        return error_set(err, -EINVAL, "rope_type is longrope in sliding_attention: it must be in full_attention, too");
+    int rc = check_rope(&d->rope, d->head_width, err);
+    if (!rc && d->rope.scaling == DECODER_LONGROPE)
+        rc = decoder_check_longrope(d, err);
+    return rc ? rc : check_rope(&d->sliding_rope, d->head_width, err);
 }
 
 int decoder_check(const struct model_config *c, struct error *err)
@@ -89,102 +227,267 @@ int decoder_check(const struct model_config *c, struct error *err)
                          c->n_heads, d->n_kv_heads);
     if ((uint64_t)c->n_heads * d->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
-    if (d->head_width < 2 || d->head_width % 2 || d->head_width > DEVICE_MAX_ROTATED)
-        return error_set(err, -EINVAL, "a head has %u columns: it must be an even number from 2 to %d", d->head_width,
-                         DEVICE_MAX_ROTATED);
     if (d->sliding.n > 0 && d->sliding.n != c->n_layers)
         return error_set(err, -EINVAL, "layer_types has %u entries: num_hidden_layers is %u", d->sliding.n,
                          c->n_layers);
+    if (d->unrotated.n > 0 && d->unrotated.n != c->n_layers)
+        return error_set(err, -EINVAL, "no_rope_layers has %u entries: num_hidden_layers is %u", d->unrotated.n,
+                         c->n_layers);
     for (uint32_t i = 0; d->window == 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
-        if (decoder_kind_of_block(c, i))
+        if (config_layers_has(&d->sliding, i))
             return error_set(err, -EINVAL, "layer_types has sliding_attention, but sliding_window is null or not used");
-    const int rc = check_rope(&d->rope, err);
-    return rc ? rc : check_rope(&d->sliding_rope, err);
+    return d->alibi ? 0 : decoder_check_rotation(d, err);
 }
 
-/* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it. */
-void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t n)
+/* The column, of n, that turns `turns` times in the trained positions. */
+static double decoder_column(const struct decoder_rope *rope, double turns, uint32_t n)
 {
-    for (uint32_t j = 0; j < n / 2; j++) {
-        const double frequency = pow(rope->base, -2.0 * j / n), waves = rope->n_trained * frequency / (2 * M_PI);
+    return n * log(rope->n_trained / (turns * 2 * M_PI)) / (2 * log(rope->base));
+}
+
+/* YaRN's weight of column j's unscaled frequency, as transformers computes it: arXiv:2309.00071, section 3.2. */
+static double decoder_yarn_kept(const struct decoder_rope *rope, uint32_t j, uint32_t n)
+{
+    double low = decoder_column(rope, rope->fast > 0 ? rope->fast : 32, n);
+    double high = decoder_column(rope, rope->slow > 0 ? rope->slow : 1, n);
+
+    if (!rope->unrounded)
+        low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, n - 1.0);
+    if (low == high)
+        high += 0.001;
+    return 1 - fmin(fmax((j - low) / (high - low), 0), 1);
+}
+
+/* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it, and as
+ * in the papers at enum decoder_scaling. */
+void decoder_frequencies(double *out, const struct decoder_rope *rope, const struct config_reals *divisors, uint32_t n)
+{
+    const bool grows = rope->scaling == DECODER_DYNAMIC && rope->alpha > 0;
+    const double base = grows ? rope->base * pow(rope->alpha, n / (n - 2.0)) : rope->base;
+
+    for (uint32_t j = 0; j < (n + 1) / 2; j++) {
+        const double frequency = pow(base, -2.0 * j / n), waves = rope->n_trained * frequency / (2 * M_PI);
         double kept = 1; /* weight of the unscaled frequency; the rest is divided by `factor` */
 
         if (rope->scaling == DECODER_LINEAR)
             kept = 0;
         else if (rope->scaling == DECODER_LLAMA3)
             kept = fmin(fmax((waves - rope->low) / (rope->high - rope->low), 0), 1);
-        out[j] = rope->scaling == DECODER_NOT_SCALED ? frequency : frequency * (kept + (1 - kept) / rope->factor);
+        else if (rope->scaling == DECODER_YARN)
+            kept = decoder_yarn_kept(rope, j, n);
+        out[j] = kept == 1 ? frequency : frequency * (kept + (1 - kept) / rope->factor);
+        if (rope->scaling == DECODER_LONGROPE)
+            out[j] /= divisors->of[j];
     }
 }
 
-/* window: as in struct program_attention_options. */
-static void write_block(struct program *p, const struct model_config *c, uint32_t window,
-                        const struct decoder_rope *of_rope)
+/* YaRN's 0.1 ln(factor) + 1, with a weight. */
+static double decoder_mscale(double factor, double weight)
+{
+    return factor > 1 ? 0.1 * weight * log(factor) + 1 : 1;
+}
+
+/* The factor on cosines and sines. */
+static float decoder_rope_factor(const struct decoder_rope *rope)
+{
+    if (rope->scaling != DECODER_YARN && rope->scaling != DECODER_LONGROPE)
+        return 1;
+    if (rope->attention > 0)
+        return rope->attention;
+    if (rope->scaling == DECODER_LONGROPE)
+        return rope->factor > 1 ? (float)sqrt(1 + log(rope->factor) / log(rope->n_trained)) : 1;
+    if (rope->mscale > 0 && rope->mscale_all > 0)
+        return (float)(decoder_mscale(rope->factor, rope->mscale) / decoder_mscale(rope->factor, rope->mscale_all));
+    return (float)decoder_mscale(rope->factor, 1);
+}
+
+static struct program_linear_options decoder_linear_of(const struct model_config *c, bool bias)
+{
+    return (struct program_linear_options){.deviation = c->initializer_range, .bias = bias, .out_in = true};
+}
+
+static int decoder_rotate(struct program *p, const struct model_config *c, int qkv, const struct decoder_rope *of)
+{
+    const struct decoder_config *d = decoder_of(c);
+    const uint32_t share = decoder_share(of, d->head_width);
+    const bool has_lists = of->scaling == DECODER_LONGROPE;
+    double frequencies[DEVICE_MAX_ROTATED / 2], longer[DEVICE_MAX_ROTATED / 2];
+    const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
+                                              .head_width = d->head_width,
+                                              .n_rotated = (share + 1) / 2 * 2,
+                                              .frequencies = frequencies,
+                                              .long_frequencies = has_lists ? longer : NULL,
+                                              .n_short = of->n_trained,
+                                              .interleaved = d->interleaved,
+                                              .backwards = d->backwards,
+                                              .factor = decoder_rope_factor(of),
+                                              .n_grown = d->query_growth > 0 ? c->n_heads : 0,
+                                              .growth = d->query_growth,
+                                              .period = of->n_trained};
+
+    decoder_frequencies(frequencies, of, &d->short_factors, share);
+    if (has_lists)
+        decoder_frequencies(longer, of, &d->long_factors, share);
+    return program_rope(p, qkv, &rope);
+}
+
+static int decoder_norm_heads(struct program *p, const struct model_config *c, int qkv,
+                              const struct decoder_attention *how)
+{
+    const struct decoder_config *d = decoder_of(c);
+    const struct program_head_norm_options norm = {.epsilon = c->norm_epsilon,
+                                                   .n_heads = c->n_heads,
+                                                   .n_kv_heads = d->n_kv_heads,
+                                                   .head_width = d->head_width,
+                                                   .bare = how->normed_bare,
+                                                   .offset = d->norm_offset,
+                                                   .layer = how->normed_by_mean,
+                                                   .each = how->normed_each,
+                                                   .stacked = how->normed_stacked,
+                                                   .whole = how->normed_whole};
+
+    return program_head_norm(p, qkv, how->query, how->key, &norm);
+}
+
+int decoder_attention(struct program *p, const struct model_config *c, uint32_t kind, int x,
+                      const struct decoder_attention *how)
 {
     const struct decoder_config *d = decoder_of(c);
     const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
-    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true, .offset = d->norm_offset};
-    const struct program_linear_options
-        of_qkv = {.deviation = c->initializer_range, .bias = d->qkv_bias, .out_in = true},
-        of_output = {.deviation = c->initializer_range, .bias = d->output_bias, .out_in = true},
-        of_mlp = {.deviation = c->initializer_range, .bias = d->mlp_bias, .out_in = true};
-    const struct program_part qkv[] = {{"self_attn.q_proj", attended},
-                                       {"self_attn.k_proj", kv},
-                                       {"self_attn.v_proj", kv}};
-    const struct program_part gate_up[] = {{"mlp.gate_proj", c->inner_width}, {"mlp.up_proj", c->inner_width}};
+    const struct program_linear_options of_qkv = decoder_linear_of(c, d->qkv_bias),
+                                        of_output = decoder_linear_of(c, d->output_bias);
+    const struct program_part parts[] = {{"self_attn.q_proj", attended},
+                                         {"self_attn.k_proj", kv},
+                                         {"self_attn.v_proj", kv}};
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
         .n_kv_heads = d->n_kv_heads,
-        .window = window,
-        .scale = 1 / sqrtf((float)d->score_width),
+        .full = how->full,
+        .window = kind & DECODER_SLIDES ? d->window : 0,
+        .cap = d->score_cap,
+        .alibi = d->alibi,
+        .scale = d->score_scale > 0 ? d->score_scale : 1 / sqrtf((float)d->score_width),
         .dropout = {.p = d->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_head_norm_options head_norm = {.epsilon = c->norm_epsilon,
-                                                        .n_heads = c->n_heads,
-                                                        .n_kv_heads = d->n_kv_heads,
-                                                        .head_width = d->head_width,
-                                                        .offset = d->norm_offset};
-    const struct program_dropout none = {0};
-    double frequencies[DEVICE_MAX_ROTATED / 2];
-    const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
-                                              .head_width = d->head_width,
-                                              .n_rotated = d->head_width,
-                                              .frequencies = frequencies};
 
-    decoder_frequencies(frequencies, of_rope, rope.n_rotated);
-    const int x = program_begin(p, c->width);
-    const int n1 = program_norm(p, x, "input_layernorm", &norm);
-    const int projected = program_linears(p, n1, qkv, 3, &of_qkv);
-    const int normed =
-        !d->head_norm ? projected : program_head_norm(p, projected, "self_attn.q_norm", "self_attn.k_norm", &head_norm);
-    const int a = program_attention(p, program_rope(p, normed, &rope), &attention);
-    const int o = program_linear(p, a, "self_attn.o_proj", c->width, &of_output);
-    const int r = program_add(p, x, d->norms_after ? program_norm(p, o, "post_attention_layernorm", &norm) : o, &none);
-    const char *before_mlp = d->norms_after ? "pre_feedforward_layernorm" : "post_attention_layernorm";
-    const int n2 = program_norm(p, r, before_mlp, &norm);
-    const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &of_mlp), c->activation);
-    const int m = program_linear(p, g, "mlp.down_proj", c->width, &of_mlp);
-    program_end(p,
-                program_add(p, r, d->norms_after ? program_norm(p, m, "post_feedforward_layernorm", &norm) : m, &none));
+    const bool normed = how->query || how->normed_bare;
+    int qkv = how->qkv ? program_linear(p, x, how->qkv, attended + 2 * kv, &of_qkv)
+                       : program_linears(p, x, parts, 3, &of_qkv);
+    if (how->by_head)
+        qkv = program_regroup(p, qkv, c->n_heads, 3);
+    if (normed && !how->normed_rotated)
+        qkv = decoder_norm_heads(p, c, qkv, how);
+    if (!d->alibi && !(kind & DECODER_UNROTATED))
+        qkv = decoder_rotate(p, c, qkv, kind & DECODER_SLIDES ? &d->sliding_rope : &d->rope);
+    if (normed && how->normed_rotated)
+        qkv = decoder_norm_heads(p, c, qkv, how);
+    return program_linear(p, program_attention(p, qkv, &attention), how->output ? how->output : "self_attn.o_proj",
+                          c->width, &of_output);
 }
 
-void decoder_write_block(struct program *p, const struct model_config *c)
+int decoder_gated(struct program *p, const struct model_config *c, int x, const char *gate_up)
 {
-    write_block(p, c, 0, &decoder_of(c)->rope);
+    const struct program_linear_options linear = decoder_linear_of(c, decoder_of(c)->mlp_bias);
+    const struct program_part parts[] = {{"mlp.gate_proj", c->inner_width}, {"mlp.up_proj", c->inner_width}};
+    const int both =
+        gate_up ? program_linear(p, x, gate_up, 2 * c->inner_width, &linear) : program_linears(p, x, parts, 2, &linear);
+
+    return program_linear(p, program_glu(p, both, c->activation), "mlp.down_proj", c->width, &linear);
 }
 
-void decoder_write_sliding_block(struct program *p, const struct model_config *c)
+int decoder_plain(struct program *p, const struct model_config *c, int x, const char *up, const char *down)
 {
-    write_block(p, c, decoder_of(c)->window, &decoder_of(c)->sliding_rope);
+    const struct program_linear_options linear = decoder_linear_of(c, decoder_of(c)->mlp_bias);
+    const int u = program_linear(p, x, up, c->inner_width, &linear);
+
+    return program_linear(p, program_activation(p, u, c->activation), down, c->width, &linear);
 }
 
-void decoder_write_norm(struct program *p, const struct model_config *c)
+int decoder_norm(struct program *p, const struct model_config *c, int x, const char *name)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon,
                                               .rms = true,
                                               .offset = decoder_of(c)->norm_offset};
 
-    program_end(p, program_norm(p, program_begin(p, c->width), "norm", &norm));
+    return program_norm(p, x, name, &norm);
+}
+
+int decoder_layer_norm(struct program *p, const struct model_config *c, int x, const char *name, bool bias)
+{
+    return program_norm(p, x, name, &(struct program_norm_options){.epsilon = c->norm_epsilon, .bias = bias});
+}
+
+int decoder_add(struct program *p, const struct model_config *c, int x, int branch, enum random_site site)
+{
+    const struct program_dropout dropout = {.p = decoder_of(c)->dropout_residual,
+                                            .site = site,
+                                            .scale = decoder_of(c)->branch_scale};
+
+    return program_add(p, x, branch, &dropout);
+}
+
+void decoder_write_normed_before(struct program *p, const struct model_config *c, uint32_t kind,
+                                 const struct decoder_attention *how, const char *gate_up)
+{
+    const int x = program_begin(p, c->width);
+    const int a = decoder_attention(p, c, kind, decoder_norm(p, c, x, "input_layernorm"), how);
+    const int r = decoder_add(p, c, x, a, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const int m = decoder_gated(p, c, decoder_norm(p, c, r, "post_attention_layernorm"), gate_up);
+
+    program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
+}
+
+void decoder_write_normed_after(struct program *p, const struct model_config *c, uint32_t kind,
+                                const struct decoder_attention *how)
+{
+    const int x = program_begin(p, c->width);
+    const int a = decoder_norm(p, c, decoder_attention(p, c, kind, x, how), "post_attention_layernorm");
+    const int r = decoder_add(p, c, x, a, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const int m = decoder_norm(p, c, decoder_gated(p, c, r, NULL), "post_feedforward_layernorm");
+
+    program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
+}
+
+void decoder_write_side_by_side(struct program *p, const struct model_config *c, uint32_t kind,
+                                const struct decoder_attention *how)
+{
+    const int x = program_begin(p, c->width);
+    const int n = decoder_layer_norm(p, c, x, "input_layernorm", false);
+    const int r = decoder_add(p, c, x, decoder_attention(p, c, kind, n, how), RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+
+    program_end(p, decoder_add(p, c, r, decoder_gated(p, c, n, NULL), RANDOM_DROPOUT_RESIDUAL_MLP));
+}
+
+void decoder_write_block(struct program *p, const struct model_config *c, uint32_t kind)
+{
+    static const struct decoder_attention how = {0};
+
+    decoder_write_normed_before(p, c, kind, &how, NULL);
+}
+
+/* Logits are multiplied as the head's input is: the same product, though transformers multiplies after it. */
+static void decoder_end_head(struct program *p, const struct model_config *c, int normed)
+{
+    const struct decoder_config *d = decoder_of(c);
+    const struct program_dropout scaled = {.scale = d->logit_divisor > 0 ? 1 / d->logit_divisor : d->logit_scale};
+
+    program_end(p, program_drop(p, normed, &scaled));
+}
+
+void decoder_write_norm(struct program *p, const struct model_config *c)
+{
+    decoder_end_head(p, c, decoder_norm(p, c, program_begin(p, c->width), "norm"));
+}
+
+void decoder_write_bare_layer_norm(struct program *p, const struct model_config *c)
+{
+    decoder_end_head(p, c, decoder_layer_norm(p, c, program_begin(p, c->width), "norm", false));
+}
+
+void decoder_write_layer_norm(struct program *p, const struct model_config *c)
+{
+    program_end(p, decoder_layer_norm(p, c, program_begin(p, c->width), "norm", true));
 }
 
 bool decoder_is_mask(const char *name)
@@ -197,9 +500,4 @@ bool decoder_is_mask(const char *name)
 
 const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = FAMILY_AT(vocabulary)}, {0}};
 
-const struct family_layer decoder_layers[] = {
-    {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},
-    {MODEL_BLOCK, "layers.%u", .write = decoder_write_sliding_block},
-    {MODEL_SINGLE, "norm", .write = decoder_write_norm},
-    {0},
-};
+const struct family_layer decoder_layers[] = DECODER_LAYERS(decoder_write_block, decoder_write_norm);

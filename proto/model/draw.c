@@ -1,3 +1,5 @@
+/* The daemon draws weights when a job begins, the client when it derives a model (client/run/derive.c), each in ranges
+ * of its own. So an element depends on nothing but key, index and place. */
 #include "proto/model/draw.h"
 
 void model_draw(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index, uint64_t first,
@@ -11,6 +13,10 @@ void model_draw(float *out, const struct model_tensor *tensor, struct random_key
         for (size_t i = 0; i < n; i++)
             out[i] = tensor->init == MODEL_INIT_ONE;
         factor = 1;
+        break;
+    case MODEL_INIT_CONSTANT:
+        for (size_t i = 0; i < n; i++)
+            out[i] = 1;
         break;
     case MODEL_INIT_NORMAL:
         random_normal(out, key, index, first, n);

@@ -3,8 +3,8 @@
 #ifndef PROTO_MODEL_DYNAMIC_CONV_H
 #define PROTO_MODEL_DYNAMIC_CONV_H
 
-#include "proto/model/config_lists.h"
-#include "proto/model/model_config.h"
+#include "proto/model/config/config_lists.h"
+#include "proto/model/config/model_config.h"
 
 #include <stdbool.h>
 #include <stdint.h>

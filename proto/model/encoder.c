@@ -29,9 +29,9 @@ void encoder_complete(struct model_config *c, uint32_t row)
 
 int encoder_check(const struct model_config *c, struct error *err)
 {
-    if (c->width % c->n_heads != 0)
+    if (encoder_width(c) % c->n_heads != 0)
         return error_set(err, -EINVAL, "hidden_size is %u: it must be a multiple of num_attention_heads, which is %u",
-                         c->width, c->n_heads);
+                         encoder_width(c), c->n_heads);
     if (c->n_positions == 0)
         return error_set(
             err, -EINVAL,
@@ -40,23 +40,29 @@ int encoder_check(const struct model_config *c, struct error *err)
     if (encoder_of(c)->is_decoder)
         return error_set(err, -EINVAL,
                          "is_decoder is true: this is not supported, it must be false, as every token sees all others");
-    if (!c->tied && !c->n_labels)
-        return error_set(err, -EINVAL, "tie_word_embeddings is false: this is not supported for %s, it must be true",
-                         c->family->model_type);
     return 0;
 }
 
-/* Positions, and layers that other heads read. */
+int encoder_check_tied(const struct model_config *c, struct error *err)
+{
+    if (!c->tied && !c->n_labels)
+        return error_set(err, -EINVAL, "tie_word_embeddings is false: this is not supported for %s, it must be true",
+                         c->family->model_type);
+    return encoder_check(c, err);
+}
+
+static const char *const positions[] = {"embeddings.position_ids", "embeddings.token_type_ids", NULL};
+static const char *const others[] = {"pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight",
+                                     "cls.seq_relationship.bias", NULL};
+
+bool encoder_is_other(const char *name)
+{
+    return family_lists(others, name);
+}
+
 bool encoder_is_mask(const char *name)
 {
-    static const char *const others[] = {"embeddings.position_ids",     "embeddings.token_type_ids",
-                                         "pooler.dense.weight",         "pooler.dense.bias",
-                                         "cls.seq_relationship.weight", "cls.seq_relationship.bias"};
-
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(name, others[i]) == 0)
-            return true;
-    return false;
+    return family_lists(positions, name) || encoder_is_other(name);
 }
 
 bool encoder_old_name(char *out, size_t size, const char *name)
@@ -88,37 +94,61 @@ static struct program_dropout encoder_dropout_of(const struct model_config *c, e
 
 void encoder_write_embedding(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = encoder_norm_of(c);
-    const struct program_dropout dropout = encoder_dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
-    const int x = program_begin(p, c->width);
+    static const struct encoder_embedding names = {"embeddings.LayerNorm", NULL};
 
-    program_end(p, program_drop(p, program_norm(p, x, "embeddings.LayerNorm", &norm), &dropout));
+    encoder_write_embedding_of(p, c, &names);
 }
 
-/* Norms after: r = norm(x + attention(x)), y = norm(r + mlp(r)). */
-void encoder_write_block(struct program *p, const struct model_config *c)
+void encoder_write_embedding_of(struct program *p, const struct model_config *c, const struct encoder_embedding *names)
 {
     const struct program_norm_options norm = encoder_norm_of(c);
     const struct program_linear_options linear = encoder_linear_of(c);
-    const struct program_part qkv[] = {{"attention.self.query", c->width},
-                                       {"attention.self.key", c->width},
-                                       {"attention.self.value", c->width}};
+    const struct program_dropout dropout = encoder_dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
+    const int x = program_begin(p, c->width);
+    const int e = program_drop(p, program_norm(p, x, names->norm, &norm), &dropout);
+
+    program_output(p, "",
+                   encoder_width(c) == c->width ? e : program_linear(p, e, names->map, encoder_width(c), &linear));
+}
+
+void encoder_write_block(struct program *p, const struct model_config *c)
+{
+    static const struct encoder_block names = {.query = "attention.self.query",
+                                               .key = "attention.self.key",
+                                               .value = "attention.self.value",
+                                               .output = "attention.output.dense",
+                                               .attention_norm = "attention.output.LayerNorm",
+                                               .up = "intermediate.dense",
+                                               .down = "output.dense",
+                                               .mlp_norm = "output.LayerNorm"};
+
+    encoder_write_block_of(p, c, &names);
+}
+
+/* Norms after: r = norm(x + attention(x)), y = norm(r + mlp(r)). */
+void encoder_write_block_of(struct program *p, const struct model_config *c, const struct encoder_block *names)
+{
+    const uint32_t width = encoder_width(c);
+    const struct program_norm_options norm = encoder_norm_of(c);
+    const struct program_linear_options linear = encoder_linear_of(c);
+    const struct program_part qkv[] = {{names->query, width}, {names->key, width}, {names->value, width}};
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
         .full = true,
-        .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
+        .scale = 1 / sqrtf((float)(width / c->n_heads)),
         .dropout = {.p = encoder_of(c)->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_dropout after_attention = encoder_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const struct program_dropout none = {0}, dropout = encoder_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const struct program_dropout after_attention = names->keeps_attention ? none : dropout;
     const struct program_dropout after_mlp = encoder_dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
 
-    const int x = program_begin(p, c->width);
+    const int x = program_begin(p, width);
     const int a = program_attention(p, program_linears(p, x, qkv, 3, &linear), &attention);
-    const int h = program_linear(p, a, "attention.output.dense", c->width, &linear);
-    const int r = program_norm(p, program_add(p, x, h, &after_attention), "attention.output.LayerNorm", &norm);
-    const int u = program_linear(p, r, "intermediate.dense", c->inner_width, &linear);
-    const int m = program_linear(p, program_activation(p, u, c->activation), "output.dense", c->width, &linear);
-    program_end(p, program_norm(p, program_add(p, r, m, &after_mlp), "output.LayerNorm", &norm));
+    const int h = program_linear(p, a, names->output, width, &linear);
+    const int r = program_norm(p, program_add(p, x, h, &after_attention), names->attention_norm, &norm);
+    const int u = program_linear(p, r, names->up, c->inner_width, &linear);
+    const int m = program_linear(p, program_activation(p, u, c->activation), names->down, width, &linear);
+    program_end(p, program_norm(p, program_add(p, r, m, &after_mlp), names->mlp_norm, &norm));
 }
 
 void encoder_write_head(struct program *p, const struct model_config *c, const struct encoder_head *names,
@@ -126,10 +156,10 @@ void encoder_write_head(struct program *p, const struct model_config *c, const s
 {
     const struct program_norm_options norm = encoder_norm_of(c);
     const struct program_linear_options linear = encoder_linear_of(c);
-    const int x = program_begin(p, c->width);
+    const int x = program_begin(p, encoder_width(c));
     const int g = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), activation);
 
-    program_end(p, program_norm(p, g, names->norm, &norm));
+    program_output(p, "", program_norm(p, g, names->norm, &norm));
     program_logit_bias(p, names->bias, c->vocabulary);
 }
 
@@ -140,7 +170,7 @@ void encoder_write_classifier(struct program *p, const struct model_config *c, c
     const struct program_dropout before = {.p = names->drops_input ? drop : 0, .site = RANDOM_DROPOUT_CLASSIFIER_INPUT};
     const struct program_dropout after = {.p = drop, .site = RANDOM_DROPOUT_CLASSIFIER};
     const int x = program_drop(p, program_begin(p, c->width), &before);
-    const int t = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), MODEL_TANH);
+    const int t = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), names->activation);
 
     program_end(p, program_drop(p, t, &after));
     program_logit_bias(p, names->bias, c->n_labels);

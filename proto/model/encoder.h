@@ -2,7 +2,7 @@
 #ifndef PROTO_MODEL_ENCODER_H
 #define PROTO_MODEL_ENCODER_H
 
-#include "proto/model/model_config.h"
+#include "proto/model/config/model_config.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,6 +12,7 @@ struct encoder_config {
     uint32_t n_segments; /* rows of the table of token types */
     uint32_t n_rows;     /* rows of the table of positions */
     uint32_t first_row;  /* row of position 0 in that table */
+    uint32_t inner;      /* ELECTRA: columns between blocks, where config.width is the embedding's; 0: the same */
     uint32_t pad;        /* RoBERTa: the id of padding, whose row precedes that of position 0 */
     int positions;       /* "absolute" */
     bool is_decoder;
@@ -24,6 +25,12 @@ MODEL_OWN_HOLDS(struct encoder_config);
 static inline const struct encoder_config *encoder_of(const struct model_config *config)
 {
     return (const void *)config->own.bytes;
+}
+
+/* Columns between blocks. */
+static inline uint32_t encoder_width(const struct model_config *config)
+{
+    return encoder_of(config)->inner ? encoder_of(config)->inner : config->width;
 }
 
 static inline struct encoder_config *encoder_edit(struct model_config *config)

@@ -14,13 +14,30 @@
 
 /* For struct family. */
 int encoder_check(const struct model_config *config, struct error *err);
+int encoder_check_tied(const struct model_config *config, struct error *err); /* the same, and the head is tied */
 bool encoder_is_mask(const char *name);
+bool encoder_is_other(const char *name);
 extern const struct family_table encoder_tables[];
 extern const char *const encoder_harmless[], *const encoder_unsupported[];
 
 /* For struct family_layer. */
 void encoder_write_embedding(struct program *program, const struct model_config *config);
 void encoder_write_block(struct program *program, const struct model_config *config);
+
+/* Names of the embedding's norm, and of the map from there to the blocks where these have another width. */
+struct encoder_embedding {
+    const char *norm, *map;
+};
+void encoder_write_embedding_of(struct program *program, const struct model_config *config,
+                                const struct encoder_embedding *names);
+
+/* Names of a block's maps and norms, where they are not BERT's. */
+struct encoder_block {
+    const char *query, *key, *value, *output, *attention_norm, *up, *down, *mlp_norm;
+    bool keeps_attention; /* no dropout behind `output` */
+};
+void encoder_write_block_of(struct program *program, const struct model_config *config,
+                            const struct encoder_block *names);
 
 /* Names of the layer before the head. */
 struct encoder_head {
@@ -33,6 +50,7 @@ void encoder_write_head(struct program *program, const struct model_config *conf
 struct encoder_classifier {
     const char *dense, *bias;
     bool drops_input; /* dropout precedes the dense layer too */
+    enum model_activation activation;
 };
 void encoder_write_classifier(struct program *program, const struct model_config *config,
                               const struct encoder_classifier *names);
@@ -41,8 +59,9 @@ void encoder_write_classifier(struct program *program, const struct model_config
 void encoder_complete(struct model_config *config, uint32_t row);
 
 /* Lines for a family's list of keys. */
-#define ENCODER_KEYS                                                                                                   \
-    FAMILY_KEYS("hidden_act"),                                                                                         \
+#define ENCODER_KEYS ENCODER_KEYS_OF(FAMILY_KEYS)
+#define ENCODER_KEYS_OF(family_keys)                                                                                   \
+    family_keys("hidden_act"),                                                                                         \
         {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, n_rows),                 \
          .most = 1 << 24},                                                                                             \
         {"type_vocab_size", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, n_segments), .most = 16},        \
@@ -72,11 +91,25 @@ extern const char *const encoder_positions[];
                         .dropout_hidden = 0.1f, .dropout_classifier = NAN)
 
 /* Those that all these families share. */
-#define ENCODER_PARTS                                                                                                  \
-    .harmless = encoder_harmless, .unsupported = encoder_unsupported, .check = encoder_check, .masked = true,          \
-    .tables = encoder_tables, .is_mask = encoder_is_mask, .old_name = encoder_old_name
+#define ENCODER_PARTS ENCODER_PARTS_OF(encoder_harmless)
+#define ENCODER_PARTS_OF(own_harmless)                                                                                 \
+    .harmless = own_harmless, .unsupported = encoder_unsupported, .masked = true, .tables = encoder_tables,            \
+    .is_mask = encoder_is_mask, .is_other = encoder_is_other, .old_name = encoder_old_name
 
 /* Old files name a norm's tensors gamma and beta. */
 bool encoder_old_name(char *out, size_t size, const char *name);
+
+/* What RoBERTa's family shares with those that are it under other names. */
+void roberta_complete(struct model_config *config);
+
+extern const struct family_key roberta_keys[];
+extern const struct family_layer roberta_layers[], roberta_classifier_layers[];
+extern const char *const roberta_other_heads[];
+
+/* Members of struct family that all of them share. */
+#define ROBERTA_PARTS(name)                                                                                            \
+    .keys = roberta_keys, ENCODER_DEFAULTS(name), .end_token = 2, .padding = 1, .complete = roberta_complete,          \
+    .check = encoder_check_tied, .prefix = "roberta.", .layers = roberta_layers, .logits = "lm_head.decoder",          \
+    ENCODER_PARTS
 
 #endif

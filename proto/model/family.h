@@ -13,16 +13,21 @@
 enum family_key_type {
     FAMILY_COUNT,           /* a positive whole number: uint32_t */
     FAMILY_COUNT_OR_NULL,   /* a positive whole number, or null for 0: uint32_t */
+    FAMILY_PERIOD,          /* the same, where every so manyth block is of the other kind: also 0, or "LLLG" for 4 */
     FAMILY_WIDTHS,          /* of the feed-forward layers, inner_width: a count, or a list of one for each block */
     FAMILY_WIDTHS_OR_NULL,  /* the same, or null for 0 */
     FAMILY_REAL,            /* float */
     FAMILY_REAL_OR_NULL,    /* float greater than 0, or null for 0 */
     FAMILY_REAL_OR_DEFAULT, /* float; null: the default stays */
     FAMILY_SWITCH,          /* bool */
+    FAMILY_SWITCHED_OFF,    /* bool: true where the file says false */
     FAMILY_ACTIVATION,      /* enum model_activation, by its name */
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
     FAMILY_LAYERS,          /* struct config_layers: a list with one of the two `words` for each block */
+    FAMILY_SWITCHES,        /* struct config_layers: a list with a number or a switch for each block, of which those
+                             * that are 0 or false count */
     FAMILY_KERNELS,         /* struct config_kernels: a list of positive whole numbers */
+    FAMILY_REALS,           /* struct config_reals: a list of numbers */
     FAMILY_DEPTHS,          /* uint32_t[IMAGE_STAGES]: a list of as many positive whole numbers */
     FAMILY_CHANNELS,        /* struct image_channels: a list of numbers */
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
@@ -59,7 +64,10 @@ struct family_key {
  * whose name differs. */
 #define FAMILY_KEYS(hidden_act)                                                                                        \
     {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},                        \
-        {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},            \
+        FAMILY_KEYS_BUT_WIDTH(hidden_act)
+
+#define FAMILY_KEYS_BUT_WIDTH(hidden_act)                                                                              \
+    {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},                \
         {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},          \
         {"intermediate_size", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true,                       \
          .most = MODEL_WIDEST},                                                                                        \
@@ -114,6 +122,12 @@ struct family_classifier {
     const struct family_layer *ghost_layers;
 };
 
+/* A tensor of one element, which is never trained. */
+struct family_constant {
+    const char *ending; /* of its name, "mlp.act_fn.beta"; NULL: the end */
+    float value;        /* in files up to bf16's rounding */
+};
+
 enum { FAMILY_NO_TOKEN = INT32_MAX };
 
 struct family {
@@ -165,11 +179,15 @@ struct family {
     /* Trained to restore tokens that were masked, as every token sees all others; else to predict the next one. */
     bool masked;
     /* A row is an image, and the model a classifier of images: `classifier` has all its layers, and model_config.image
-     * is complete. The tokens of a row are the image's pixels (proto/operation/pixels.h). */
+     * is complete. The tokens of a row are the image's pixels (proto/operation/kind/pixels.h). */
     bool sees_images;
     /* True if a file may have a tensor of this name (without prefix) that is no weight here: a mask, a layer that other
      * heads read. NULL: there are none. */
     bool (*is_mask)(const char *name);
+    /* True if it is a layer that other heads read, which an export has again. NULL: no mask is. */
+    bool (*is_other)(const char *name);
+    /* Numbers of files that are computed with as constants: others are refused. NULL: there are none. */
+    const struct family_constant *constants;
     /* Tensors that a file may have as copies of the table of tokens, up to WEIGHTS_STACKS: the tables of the two stacks
      * of an encoder-decoder, which has one for both. NULL ends them; NULL: there are none. */
     const char *const *copies;

@@ -104,6 +104,7 @@ static void divide_unit(struct model *m, struct model_unit *unit, struct model_b
         m->largest_unit = unit->n;
 }
 
+/* Alike units have the same layout, so figures of one serve for all. */
 static bool are_alike(const struct model_unit *a, const struct model_unit *b)
 {
     return a->n == b->n && a->program == b->program && a->frozen == b->frozen && a->coded == b->coded &&
@@ -137,6 +138,7 @@ static void find_alike(struct model *m)
     }
 }
 
+/* May be called again, when what is frozen changes: all that it counts begins from 0. */
 void model_divide(struct model *m, struct model_base base)
 {
     m->segment_n = m->segment_coded = m->replay_n = 0;
@@ -179,6 +181,7 @@ static const struct model_tensor *first_of_block(const struct model *m)
     return &m->tensors[m->pieces[m->units[unit].first_piece].tensor];
 }
 
+/* With the family's prefix, or without, as users write it. */
 static bool matches(const struct model *m, const char *pattern, const struct model_tensor *t)
 {
     return fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, model_without_prefix(m, t->name), 0) == 0;

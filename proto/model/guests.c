@@ -2,7 +2,7 @@
  * are alike, share an entry: there are MODEL_GUESTS of them. */
 #include "proto/model/guests.h"
 
-#include "proto/model/config_lists.h"
+#include "proto/model/config/config_lists.h"
 #include "proto/model/family.h"
 #include "proto/model/model_internal.h"
 

@@ -16,7 +16,7 @@
 
 #include "proto/base/error.h"
 #include "proto/model/own.h"
-#include "proto/operation/activation.h"
+#include "proto/operation/kind/activation.h"
 
 #include <stdint.h>
 

@@ -45,7 +45,8 @@ static uint64_t largest_block(const struct model *m)
     return most;
 }
 
-/* Rows of one unit when a table (rows, width) is cut evenly. */
+/* Rows of one unit when a table (rows, width) is cut evenly. Cut evenly, so that no last unit is much smaller than
+ * the others and costs a message for little. */
 static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t most_rows)
 {
     const uint64_t width = m->config.width, block = largest_block(m);
@@ -75,6 +76,7 @@ const char *model_logits_name(const struct model *m)
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
+/* A guest's block has the names and kinds of its own family. */
 const struct family *model_family_of_block(const struct model *m, uint32_t index)
 {
     const uint32_t guest = model_guest_of(&m->config, index);
@@ -135,7 +137,8 @@ static int model_allocate(struct model *m)
                : -ENOMEM;
 }
 
-/* Returns the tensor's index; the caller writes its name. columns 0: a vector. */
+/* Returns the tensor's index; the caller writes its name. columns 0: a vector. Vectors, norms and biases, do not
+ * decay, as is custom. */
 static uint32_t model_add_tensor(struct model *m, uint64_t rows, uint64_t columns, enum model_init init,
                                  float deviation)
 {
@@ -147,16 +150,18 @@ static uint32_t model_add_tensor(struct model *m, uint64_t rows, uint64_t column
     t->n = t->shape[0] * t->shape[1];
     t->decays = columns != 0;
     t->init = init;
-    t->deviation = init == MODEL_INIT_NORMAL || init == MODEL_INIT_UNIFORM ? deviation : 0;
+    t->deviation = init == MODEL_INIT_ZERO || init == MODEL_INIT_ONE ? 0 : deviation;
     m->n_parameters += t->n;
     return m->n_tensors++;
 }
 
+/* An id is made of what the unit is, not of its index: kind, layer or table, chunk. Random bits are keyed by it. */
 static void open_unit(struct model *m, uint64_t kind, uint64_t layer, uint64_t chunk)
 {
     m->units[m->n_units] = (struct model_unit){.id = kind << 56 | layer << 24 | chunk, .first_piece = m->n_pieces};
 }
 
+/* A unit's elements are its pieces', one after another; model_divide arranges them anew, trained ones first. */
 static void add_piece(struct model *m, uint32_t tensor, uint64_t first_row, uint64_t n_rows)
 {
     struct model_unit *unit = &m->units[m->n_units];
@@ -176,7 +181,7 @@ static struct model_layer *open_layer(struct model *m, enum model_layer_kind kin
     return layer;
 }
 
-/* Adds a visit by the layer that was opened last. */
+/* Adds a visit by the layer that was opened last. Visits are numbered from the bottom up, as forward runs them. */
 static void model_visit(struct model *m, uint32_t unit)
 {
     m->visits[m->n_visits] = unit;
@@ -186,7 +191,7 @@ static void model_visit(struct model *m, uint32_t unit)
 }
 
 /* Adds a table (rows, width) in units of its own, each visited by the open layer; `table` distinguishes tables of one
- * kind. Returns the tensor. */
+ * kind. Returns the tensor. A tied head visits them again. */
 static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t table, enum model_lookup by,
                           uint64_t rows, const char *in_front, const char *name)
 {
@@ -226,6 +231,8 @@ static void model_add_layer(struct model *m, enum model_layer_kind kind, uint32_
         add_piece(m, tensor, 0, t->rows);
         m->tensors[tensor].adapts = t->adapts;
         m->tensors[tensor].height = t->height, m->tensors[tensor].width = t->width;
+        m->tensors[tensor].heads = t->heads;
+        /* Running statistics are saved as tensors, but are no parameters. */
         if (t->averages) {
             m->tensors[tensor].averages = true;
             m->n_parameters -= m->tensors[tensor].n;
@@ -244,6 +251,7 @@ static void add_block(struct model *m, uint32_t index)
 
     for (uint32_t part = 0; part < kind.n; part++) {
         const char *name = m->programs[kind.first + part].row->name;
+        /* Later parts of a block may be named within it; one that has a number of its own begins anew. */
         if (part == 0 || !strchr(name, '%')) {
             snprintf(block, sizeof block, name, model_block_number(m, index));
             snprintf(in_front, sizeof in_front, "%s%s.", model_family_of_block(m, index)->prefix, block);
@@ -275,7 +283,8 @@ static void add_embedding(struct model *m)
     }
 }
 
-/* Adds the family's layers between embedding and head. */
+/* Adds the family's layers between embedding and head. Singles before the blocks come first in the list, those
+ * behind them last. */
 static void add_layers(struct model *m)
 {
     const struct family *family = m->config.family;
@@ -326,6 +335,7 @@ static uint32_t count_exceptions(const struct model *m, uint32_t period)
     return n;
 }
 
+/* The shortest period that the fewest blocks break: planners take one period of blocks and multiply. */
 static void find_period(struct model *m)
 {
     uint32_t least = count_exceptions(m, 1);
@@ -358,6 +368,8 @@ static int refuse_memory(const struct model_config *config, struct error *err)
     return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
 }
 
+/* The order is that of the indices: embedding, layers, head. Values are bound when all layers are known, and units
+ * divided last, as what is frozen is decided by the caller afterwards. */
 int model_init(struct model *out, const struct model_config *config, struct error *err)
 {
     struct model *m = out;
@@ -423,6 +435,8 @@ uint32_t model_table_visits(const struct model *model)
     return model->layers[0].kind == MODEL_EMBEDDING ? model->layers[0].n_visits : 0;
 }
 
+/* The row of the padding token, which PyTorch keeps at zero; of positions that begin behind it, the one before the
+ * first. */
 uint64_t model_zero_row(const struct model *model, uint32_t tensor)
 {
     const struct model_embedding *e = &model->embedding;
@@ -445,6 +459,7 @@ uint32_t model_first_above_blocks(const struct model *model)
     return model->pieces[model->units[unit].first_piece].tensor;
 }
 
+/* A slot takes any slice of any unit: the largest trained unit's, or less if that is smaller than a slice; or norms. */
 size_t model_slot_bytes(const struct model *model, enum number_type type)
 {
     const uint64_t largest = model->largest_trained < model->most_norms ? model->most_norms : model->largest_trained;

@@ -13,38 +13,41 @@
  * Backward runs over the visits in reverse. All microbatches pass a visit before any passes the next one, so what need
  * not be on the device together is several layers: the chunks of a wide MLP, experts.
  *
- * What layers give to each other are boundary values (proto/model/values.h). */
+ * What layers give to each other are boundary values (proto/model/config/values.h). */
 #ifndef PROTO_MODEL_MODEL_H
 #define PROTO_MODEL_MODEL_H
 
 #include "proto/base/error.h"
 #include "proto/base/form.h"
 #include "proto/base/number.h"
-#include "proto/model/model_config.h"
+#include "proto/model/config/model_config.h"
 #include "proto/model/sparse.h"
-#include "proto/model/values.h"
+#include "proto/model/config/values.h"
 #include "proto/operation/schedule.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+enum { MODEL_TENSOR_BYTES = 80 };
 struct model_tensor {
-    char name[80];     /* "transformer.h.0.attn.c_attn.weight" */
-    uint32_t n_dims;   /* 1 or 2 */
-    uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
-    uint64_t n;        /* elements */
-    bool decays;       /* weight decay: matrices yes, biases and norms no */
-    bool frozen;       /* not trained: model_freeze, or the base of an adapter */
-    bool adapts;       /* of an adapter: the base's files do not have it */
-    bool averages;     /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
+    char name[MODEL_TENSOR_BYTES]; /* "transformer.h.0.attn.c_attn.weight" */
+    uint32_t n_dims;               /* 1 or 2 */
+    uint64_t shape[2];             /* rows, columns; a vector is (n), shape[1] = 1 */
+    uint64_t n;                    /* elements */
+    bool decays;                   /* weight decay: matrices yes, biases and norms no */
+    bool frozen;                   /* not trained: model_freeze, or the base of an adapter */
+    bool adapts;                   /* of an adapter: the base's files do not have it */
+    bool averages; /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
     uint32_t height,
         width;      /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
+    uint32_t heads; /* of a vector: files have it as (heads, n / heads); 0: as it is */
     bool saved;     /* in checkpoints: all, or of a model with adapters what its base does not hold */
     uint32_t place; /* index among the saved tensors, if it is saved */
     uint32_t rank;  /* index among the trained tensors, if it is trained */
     enum model_init init;
-    float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
+    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element. */
+    float deviation;
 };
 
 /* True of a convolution's weights: (rows, taps, channels) in units, (rows, channels, height, width) in files. */
@@ -377,11 +380,17 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
 /* The name of a visit's unit, as model_unit_name; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
+/* Number i of what files have beside the tensors as constants (struct family_constant): its name there, and its value.
+ * False: there are no more. */
+bool model_constant(char name[MODEL_TENSOR_BYTES], float *value, const struct model *model, uint32_t i);
+/* True for the name of such a constant, with the family's prefix or without. */
+bool model_is_constant(float *value, const struct model *model, const char *name);
+
 /* The first tensor of the layers above the blocks. Those after it are theirs too, unless a head is tied. */
 uint32_t model_first_above_blocks(const struct model *model);
 
 /* True if a tensor of this name may be in the model's files but is no weight here: a mask, frequencies of positions, a
- * tensor of another head. It is left out of what is saved. */
+ * tensor of another head. Checkpoints leave it out. */
 bool model_is_mask(const struct model *model, const char *name);
 
 /* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */

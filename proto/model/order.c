@@ -1,3 +1,6 @@
+/* Whether two blocks may change places is decided by what they read and write at their boundaries, never by their kind:
+ * a block between two others is moved only if its neighbours cannot tell. Layers of a block come in the same order in
+ * every place, so `part` names the counterpart. */
 #include "proto/model/order.h"
 
 #include "proto/model/model_internal.h"

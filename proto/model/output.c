@@ -5,8 +5,8 @@
 
 #include "proto/base/file.h"
 #include "proto/base/text.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,6 +111,7 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
+/* A regular file with a name that a checkpoint may have. */
 static bool is_checkpoints(DIR *dir, const char *name)
 {
     struct stat st;
@@ -192,6 +193,7 @@ int output_begin(int *directory, int output, uint64_t step, struct error *err)
     return output_join(directory, output, step, err);
 }
 
+/* No link is followed, and no pipe waited for: another user may have put one there. */
 int output_open(int directory, const char *name, int flags)
 {
     const int fd = openat(directory, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
@@ -249,6 +251,7 @@ static int rename_step(int output, const char *partial, const char *name, bool *
     return 0;
 }
 
+/* The new link is renamed over the old one, so there always is one. */
 int output_point(int output, const char *link, uint64_t step)
 {
     char name[NAME_TEXT], partial[NAME_TEXT];

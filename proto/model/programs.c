@@ -1,4 +1,7 @@
-/* The programs of a model's layers: of each kind and width of block that the model has, and of its other layers. */
+/* The programs of a model's layers: of each kind and width of block that the model has, and of its other layers.
+ *
+ * A program is written once for each kind and form of block, not once for each block: a model of 4,096 equal blocks has
+ * one. Blocks whose programs allocate and keep alike are a class; what a plan chooses, it chooses for a class. */
 #include "proto/model/drop.h"
 #include "proto/model/model_internal.h"
 #include "proto/operation/operation.h"
@@ -9,6 +12,7 @@
 
 enum { KINDS = 16 }; /* of blocks in a family's list, at most */
 
+/* All that follows from a program is computed once here: for each set of values that may be kept, both schedules. */
 void model_complete_program(struct model_program *p)
 {
     uint64_t groups[PROGRAM_KEPT_GROUPS];
@@ -29,6 +33,7 @@ void model_complete_program(struct model_program *p)
     p->skips = model_drop_skips(&p->program);
 }
 
+/* Schedules depend on what is sampled and compressed, so they are made anew. */
 void model_approximate(struct model *m, const struct model_approximation *how)
 {
     struct model_program *const first = &m->programs[m->block];
@@ -66,6 +71,7 @@ static bool attends(const struct program *p)
     return program_find(p, &operation_attention) || program_find(p, &operation_cross_attention);
 }
 
+/* What approximations would have something to act upon, in any block. */
 unsigned model_approximates(const struct model *m)
 {
     const struct model_program *const first = &m->programs[m->block];
@@ -161,6 +167,7 @@ static uint32_t programs_find_kind(const struct family_layer **row, const struct
     return kind;
 }
 
+/* The programs of a block lie side by side, one for each of its parts. */
 struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
 {
     const uint32_t form = programs_form_of(&m->config, index), end = m->block + m->n_block_programs;
@@ -188,7 +195,7 @@ static uint32_t programs_class_of(struct model *m, const struct model_program *p
     return c;
 }
 
-/* Counts the layers of each program and class. */
+/* Counts the layers of each program and class. A class's ranks begin where those of the class before end. */
 static int classify(struct model *m, struct error *err)
 {
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
@@ -215,6 +222,7 @@ struct blocks {
     bool has[(MODEL_WIDTHS + MODEL_GUESTS) * ADAPTER_FORMS][KINDS];
 };
 
+/* Only what some block has is written: a family may list kinds that a config does not use. */
 static void find_kinds(struct blocks *out, const struct model_config *c)
 {
     const struct family_layer *row;
@@ -289,6 +297,7 @@ static void programs_write_blocks(struct model *m, const struct blocks *blocks)
     m->n_block_programs = m->n_programs - m->block;
 }
 
+/* Behind all programs of layers, so that the index of a layer's program says what it is. */
 static void write_finishes(struct model *m)
 {
     for (struct model_program *p = m->programs; p < m->programs + m->n_programs; p++)

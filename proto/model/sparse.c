@@ -1,3 +1,5 @@
+/* A piece's room is decided when the model is divided into units, before any place is known. So plan, store, device and
+ * files have the same n, and when places change later no array changes its size. */
 #include "proto/model/sparse.h"
 
 #include "proto/model/model_internal.h"

@@ -2,7 +2,7 @@
 #ifndef PROTO_MODEL_T5_H
 #define PROTO_MODEL_T5_H
 
-#include "proto/model/model_config.h"
+#include "proto/model/config/model_config.h"
 
 #include <stdbool.h>
 #include <stdint.h>

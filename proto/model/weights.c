@@ -5,14 +5,17 @@
 #include "proto/model/weights.h"
 
 #include "proto/base/text.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/coded.h"
 #include "proto/model/family.h"
+#include "proto/model/model_internal.h"
+#include "proto/model/outside.h"
 #include "proto/model/wrapper.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +54,7 @@ const char *weights_shape(char out[WEIGHTS_SHAPE_BYTES], const uint64_t *shape, 
     return out;
 }
 
+/* Shapes are those of files, which have a filter's taps as dimensions of their own. */
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
 {
     uint64_t shape[4];
@@ -79,7 +83,10 @@ static void check_entry(struct tally *tally, const struct safetensors_entry *ent
         weights_note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
                      weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
     else if (!weights_is_real(entry))
-        weights_note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
+        weights_note(tally, MISTYPED, "%.64s is of type %s, %s", entry->name, entry->dtype,
+                     strcmp(entry->dtype, "F8_E4M3") == 0
+                         ? "and config.json has no quantization_config with quant_method fp8"
+                         : "not F32, F16 or BF16");
 }
 
 /* A name in the files, and what has been found of it. */
@@ -89,6 +96,7 @@ struct search {
     unsigned n_found;
 };
 
+/* Every hit counts, so that a name that is there twice is noticed, be it in two files or in two spellings. */
 static void search_name(struct search *search, const char *name)
 {
     for (unsigned i = 0; i < search->weights->n_files; i++) {
@@ -112,7 +120,7 @@ static void search_inside(struct search *search, const char *name)
 }
 
 /* Finds a tensor under this name, or without the family's prefix. A head may be beside the text model in its
- * wrapper. */
+ * wrapper. Some files have the text model's tensors with its prefix, some without. */
 static void search_both(struct search *search, const char *name, const char *prefix)
 {
     const size_t n = strlen(prefix);
@@ -133,6 +141,7 @@ static const char *unwrapped(const struct weights *weights, const char *name)
     return n > 0 && strncmp(name, weights->wrapper, n) == 0 ? name + n : name;
 }
 
+/* The first name that tells: files of a model with a vision tower have the text model within one prefix. */
 static void find_wrapper(struct weights *weights)
 {
     for (unsigned i = 0; i < weights->n_files; i++)
@@ -140,12 +149,24 @@ static void find_wrapper(struct weights *weights)
             weights->wrapper = wrapper_prefix(weights->files[i].entries[k].name);
 }
 
-/* True for a tensor that the model must have taken: in a wrapper, those behind its prefix. */
-static bool is_ours(const struct weights *weights, const struct model *model, const char *name)
+/* True if the files have the family's prefix before the model's names. */
+static bool is_prefixed(const struct weights *weights, const struct model *model)
 {
-    const char *inside = unwrapped(weights, name);
+    const char *prefix = model->config.family->prefix;
+    bool any = false;
 
-    return (!weights->wrapper || inside != name) && !model_is_mask(model, inside);
+    for (uint32_t t = 0; !any && *prefix && t < model->n_tensors; t++)
+        any = weights->entries[t] && strncmp(weights->entries[t]->name, prefix, strlen(prefix)) == 0;
+    return any;
+}
+
+/* True for an adapter's own file: all that it has is of the adapter. */
+static bool is_adapters(const struct safetensors *file)
+{
+    for (size_t k = 0; k < file->n_entries; k++)
+        if (strncmp(file->entries[k].name, ADAPTER_PREFIX, strlen(ADAPTER_PREFIX)) == 0)
+            return true;
+    return false;
 }
 
 /* Finds a tensor whose codes are MXFP4's, under its own name or its module's. */
@@ -180,16 +201,21 @@ static const struct safetensors_entry *weights_take(struct search *search, struc
 }
 
 /* Finds a tensor that adapter_model.safetensors may have, by its name there. The base's, if it has one, is then not
- * asked for. */
+ * asked for. If the adapter has the tensor, faults of the base's are nobody's concern. */
 static const struct safetensors_entry *take_adapted(struct search *search, struct tally *tally,
-                                                    const struct model_tensor *tensor, const struct family *family)
+                                                    const struct model_tensor *tensor, const struct model *model)
 {
+    const struct family *family = model->config.family;
     char name[CHECKPOINT_TENSOR_BYTES];
     struct tally ignored = {0};
 
-    snprintf(name, sizeof name, "%s%s", ADAPTER_PREFIX, tensor->name);
+    checkpoint_tensor_name(name, model, tensor);
     search->found = NULL, search->n_found = 0;
     search_name(search, name);
+    if (*model->config.adapter.within) { /* trained beside the text model alone */
+        snprintf(name, sizeof name, "%s%s", ADAPTER_PREFIX, tensor->name);
+        search_name(search, name);
+    }
     const struct safetensors_entry *const found = search->found;
     if (search->n_found > 1)
         weights_note(tally, DOUBLED, "%.64s is there twice", name);
@@ -294,6 +320,31 @@ static void note_unexpected(struct tally *tally, const struct model *model, cons
         weights_note(tally, UNEXPECTED, "%.64s is not a tensor of this model", name);
 }
 
+/* Judges what nobody took. Where something is missing, the files may be another model's, and nothing is outside. */
+static void weights_judge(struct weights *weights, const struct model *model, struct safetensors *file,
+                          struct tally *tally)
+{
+    const struct outside_names names = {weights->wrapper, is_prefixed(weights, model)};
+    const struct family *family = model->config.family;
+    const bool passes = !is_adapters(file) && (weights->wrapper || tally->n[MISSING] == 0);
+
+    for (size_t k = 0; k < file->n_entries; k++) {
+        struct safetensors_entry *entry = &file->entries[k];
+        const char *inside = unwrapped(weights, entry->name);
+        if (entry->taken)
+            continue;
+        if (model_is_mask(model, inside))
+            entry->passed = model->config.n_labels == 0 && family->is_other &&
+                            family->is_other(model_without_prefix(model, inside));
+        else if (passes && outside_has(model, &names, entry->name))
+            entry->passed = true;
+        else
+            note_unexpected(tally, model, entry->name);
+    }
+}
+
+/* Order matters: what has a name of its own is taken first. Copies look at what is left, and what nobody took at the
+ * end is foreign. */
 static void weights_match(struct weights *out, const struct model *model, struct drawn drawn, struct tally *tally)
 {
     struct search search = {.weights = out};
@@ -301,7 +352,7 @@ static void weights_match(struct weights *out, const struct model *model, struct
     find_wrapper(out);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         out->entries[t] = is_adapted(model, &model->tensors[t])
-                              ? take_adapted(&search, tally, &model->tensors[t], model->config.family)
+                              ? take_adapted(&search, tally, &model->tensors[t], model)
                               : weights_take(&search, tally, model->tensors[t].name, model->config.family);
     if (model->config.adapter.unties)
         take_untied(out, model, &search);
@@ -317,12 +368,11 @@ static void weights_match(struct weights *out, const struct model *model, struct
             weights_note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
     }
     for (unsigned i = 0; i < out->n_files; i++)
-        for (size_t k = 0; k < out->files[i].n_entries; k++)
-            if (!out->files[i].entries[k].taken && is_ours(out, model, out->files[i].entries[k].name))
-                note_unexpected(tally, model, out->files[i].entries[k].name);
+        weights_judge(out, model, &out->files[i], tally);
 }
 
-/* One sentence: each kind of fault by its first tensor and the number of others, and a remedy for the first kind. */
+/* One sentence: each kind of fault by its first tensor and the number of others, and a remedy for the first kind.
+ * The order of faults is that of likelihood: a wrong shape says more than what is missing because of it. */
 static int weights_report(const struct tally *tally, struct error *err)
 {
     static const char *const others[] = {"of another shape", "unexpected", "missing", "doubled", "of another type"};
@@ -346,6 +396,8 @@ static int weights_report(const struct tally *tally, struct error *err)
     return remedy ? error_set(err, -EINVAL, "%s: %s", text, remedy) : 0;
 }
 
+/* An upper bound, for memory that is planned before a file is opened: twice each tensor's name and description, and as
+ * much again as metadata usually takes. */
 uint64_t weights_header_bytes(const struct model *model)
 {
     enum { OTHERS = 2 << 20, BESIDE_NAME = 200 }; /* {"dtype":"BF16","shape":[...],"data_offsets":[...]} */
@@ -373,9 +425,32 @@ static int weights_read_headers(struct weights *out, const struct model *model, 
         rc = error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     for (; rc == 0 && out->n_files < n_files; out->n_files += rc == 0)
         rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], reserve, err);
-    return rc ? rc : coded_find(out->files, n_files, err);
+    return rc ? rc : coded_find(out->files, n_files, &model->config.quantized, err);
 }
 
+static int weights_check_constants(const struct weights *weights, const struct model *model, struct error *err)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < weights->n_files; i++)
+        for (size_t k = 0; k < weights->files[i].n_entries && rc == 0; k++) {
+            const struct safetensors_entry *entry = &weights->files[i].entries[k];
+            float value, want;
+            if (entry->taken || !model_is_constant(&want, model, unwrapped(weights, entry->name)))
+                continue;
+            if (entry->n != 1 || !weights_is_real(entry)) {
+                rc = error_set(err, -EINVAL, "%.64s is not one number in F32, F16 or BF16", entry->name);
+                continue;
+            }
+            rc = safetensors_read(&value, entry, 0, 1, err);
+            if (rc == 0 && !(fabsf(value - want) <= fabsf(want) * 0x1p-8f))
+                rc = error_set(err, -EINVAL, "%.64s is %g: this is not supported, it must be %g", entry->name,
+                               (double)value, (double)want);
+        }
+    return rc;
+}
+
+/* All memory is one block, of the caller's reserve or of its own: out->memory frees the latter. */
 static int weights_open_files(struct weights *out, const struct model *model, const struct file *files,
                               unsigned n_files, struct drawn drawn, struct reserve *reserve, struct error *err)
 {
@@ -393,6 +468,8 @@ static int weights_open_files(struct weights *out, const struct model *model, co
         weights_match(out, model, drawn, &tally);
         rc = weights_report(&tally, err);
     }
+    if (rc == 0)
+        rc = weights_check_constants(out, model, err);
     if (rc != 0)
         weights_close(out);
     return rc;
@@ -471,6 +548,7 @@ int weights_refuse_copy(const struct model *model, unsigned copy, struct error *
                      family->copies[copy - WEIGHTS_HEAD - 1], table);
 }
 
+/* The form in which the whole base can stay as it is in the files; FORM_VALUES where tensors differ. */
 enum form weights_form(const struct weights *weights, const struct model *model)
 {
     enum form form = FORM_VALUES;
@@ -493,6 +571,7 @@ enum form weights_form(const struct weights *weights, const struct model *model)
     return any ? form : FORM_VALUES;
 }
 
+/* Of mixed files fp32, which loses nothing. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model)
 {
     const enum safetensors_type type = weights->entries[0]->type;

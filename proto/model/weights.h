@@ -1,15 +1,16 @@
 /* proto/model/weights.h - matches the tensors in files of weights with those of a model.
  *
- * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
- * family's prefix, or be old ones (struct family). Those of a model with adapters are its base's files and an
- * adapter's, whose tensors replace those of the base that are trained with it. Two kinds of tensors are no weights of
- * their own: those that the model has no use for (model_is_mask), and copies of the table of tokens. */
+ * Only headers, and a family's constants, are read, so that a directory of 200 GB is accepted or refused at once. Names
+ * in the files may lack the family's prefix, or be old ones (struct family). Those of a model with adapters are its
+ * base's files and an adapter's, whose tensors replace those of the base that are trained with it. Two kinds of tensors
+ * are no weights of their own: those that the model has no use for (model_is_mask), and copies of the table of tokens.
+ * Others are outside of the model (proto/model/outside.h), and are marked as passed. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 
 #include "proto/base/error.h"
 #include "proto/model/model.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 /* Copies of the table of tokens that files may have: a tied model's head, and those that its family lists. */
 enum { WEIGHTS_HEAD, WEIGHTS_STACKS = 2, WEIGHTS_COPIES = 1 + WEIGHTS_STACKS };
@@ -31,7 +32,7 @@ uint64_t weights_header_bytes(const struct model *model);
 uint64_t weights_memory(const struct model *model, uint32_t n_files, uint64_t header_bytes);
 
 /* Reads the headers of open files, which are borrowed until weights_close. Each tensor of the model must occur exactly
- * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the
+ * once, and no other tensor may, but those outside of it. A tied model's table of tokens may be in the
  * files under the head's name alone, as transformers accepts it. Memory is the reserve's, which stays the caller's, or
  * with NULL its own, where headers may have weights_header_bytes. -EINVAL with one sentence that names the first tensor
  * that is misshapen, unexpected, missing, doubled or of another type, of each of these, and counts the others; -ENOMEM;

@@ -4,7 +4,10 @@
  *
  * Any callback may close the connection. After each, `ended` and `closing` are read again before anything else is; the
  * struct is the caller's once the socket is closed and n_working is 0, as threads write to the ranges until then.
- * Reading stops while no range is expected, so the end of file may be seen late: the control connection sees it. */
+ * Reading stops while no range is expected, so the end of file may be seen late: the control connection sees it.
+ *
+ * Encryption is what takes time, so chunks are sealed and opened on libuv's threads, several at once. Memory is that of
+ * the job's segments: a chunk is sealed from there and opened into there, and nothing else is copied. */
 #include "proto/net/bulk.h"
 
 #include "proto/wire/wire.h"
@@ -22,6 +25,7 @@ struct bulk_range {
     size_t n;
 };
 
+/* Nothing more is begun. What threads have begun ends by itself. */
 void bulk_stop(struct bulk *b)
 {
     b->ended = true;
@@ -74,7 +78,8 @@ static size_t next_chunk(const struct bulk_ring *ring)
     return left < BULK_CHUNK ? left : BULK_CHUNK;
 }
 
-/* Begins that chunk in the next slot, which must be free. */
+/* Begins that chunk in the next slot, which must be free. The number is part of what the key seals, so a chunk
+ * cannot be repeated or moved. */
 static struct bulk_slot *begin_chunk(struct bulk_ring *ring, uint64_t number)
 {
     struct bulk_slot *slot = &ring->slots[(ring->first + ring->n++) % BULK_BUFFERS];
@@ -104,6 +109,7 @@ static struct bulk_slot *drop_slot(struct bulk_ring *ring)
 
 /* ---- life ------------------------------------------------------------------------------------------------------- */
 
+/* Wiped here, since threads may use the keys until the last one has ended. */
 static void finish_close(struct bulk *b)
 {
     if (!b->tcp_closed || b->n_working > 0)
@@ -132,7 +138,8 @@ void bulk_close(struct bulk *b)
     uv_close((uv_handle_t *)&b->tcp, bulk_on_tcp_closed);
 }
 
-/* A thread is done with a chunk. False: the connection is closing, and may be the caller's again. */
+/* A thread is done with a chunk. False: the connection is closing, and may be the caller's again. Read before the
+ * count falls, since on_closed may free it all. */
 static bool end_work(struct bulk *b, struct bulk_slot *slot)
 {
     const bool closing = b->closing;
@@ -197,6 +204,7 @@ static void drop_begun(struct bulk_ring *ring)
     ring->at = 0;
 }
 
+/* Writes what is sealed, in order, then seals more, as far as there are slots and the peer has granted credit. */
 static void pump_out(struct bulk *b)
 {
     struct bulk_ring *out = &b->out;
@@ -229,6 +237,7 @@ int bulk_send(struct bulk *b, const void *from, size_t n)
     return rc;
 }
 
+/* A peer that grants more than the window would let this side send without bound. */
 bool bulk_grant(struct bulk *b, unsigned n)
 {
     if (n > BULK_WINDOW - b->credit)
@@ -251,6 +260,7 @@ static void open_chunk(uv_work_t *work)
         cipher_open(&slot->bulk->receive, slot->memory, slot->frame + CIPHER_HEADER_BYTES, slot->n, slot->number);
 }
 
+/* Credit is returned in portions: a frame for each chunk would double the messages. */
 static void consume(struct bulk *b)
 {
     if (++b->consumed < BULK_GRANT)
@@ -313,7 +323,8 @@ static void bulk_on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer
     *buffer = uv_buf_init((char *)incoming(b)->frame + b->n_in, (unsigned)(frame_bytes(b) - b->n_in));
 }
 
-/* A frame's bytes have come: n_in stands at its header's end, or at its end. */
+/* A frame's bytes have come: n_in stands at its header's end, or at its end. The length is known from the message,
+ * so what the frame says is only compared. */
 static void take_bytes(struct bulk *b)
 {
     if (b->n_in == CIPHER_HEADER_BYTES) {
@@ -367,6 +378,8 @@ int bulk_expect(struct bulk *b, void *to, size_t n)
     return rc;
 }
 
+/* No thread works on the job's memory, and no range of it is still to be sent or filled. What is sealed lies in frames
+ * of our own. */
 bool bulk_is_idle(const struct bulk *b)
 {
     return b->n_working == 0 && b->in.n == 0 && count_ranges(&b->in) == 0 && count_ranges(&b->out) == 0;
@@ -382,6 +395,8 @@ static void set_up(struct bulk *b, struct bulk_ring *ring, uint8_t *frames)
     }
 }
 
+/* A socket that is broken already reports its end like one that breaks later, so the caller has one way to hear of
+ * it. */
 int bulk_open(struct bulk *b, uv_loop_t *loop, int fd, const struct handshake *h, const struct bulk_events *events,
               void *data)
 {

@@ -75,6 +75,7 @@ static bool is_own_end(int fd)
            memcmp(&here, &there, n_here) == 0;
 }
 
+/* A connected socket, or -errno. */
 static int connect_one(const struct addrinfo *at, long deadline)
 {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), fault = 0;
@@ -195,24 +196,11 @@ static bool dial_rest(long *pause_ms, long deadline)
     return true;
 }
 
-static int dial_resolve(struct addrinfo **found, const char *address, struct error *err)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM}; /* AI_ADDRCONFIG refuses 10.0.0.1 while IPv4 is away */
-    char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
-    int rc = port_split(name, port, address, err);
-
-    if (rc)
-        return rc;
-    rc = getaddrinfo(name, port, &hints, found);
-    return rc == EAI_AGAIN ? error_set(err, -EAGAIN, "%s: its host is not found: %s", address, gai_strerror(rc))
-           : rc            ? error_set(err, -EDOM, "%s: there is no such host: %s", address, gai_strerror(rc))
-                           : 0;
-}
-
+/* Only whether anybody listens there: the connection is closed without a word. */
 int dial_knock(const char *address, struct error *err)
 {
     struct addrinfo *found = NULL;
-    const int rc = dial_resolve(&found, address, err);
+    const int rc = port_resolve(&found, address, false, err);
 
     if (rc)
         return rc;
@@ -223,6 +211,7 @@ int dial_knock(const char *address, struct error *err)
     return fd < 0 ? fd : 0;
 }
 
+/* Takes both sockets, also after a failure. */
 static int dial_join(int *connection, uv_loop_t *loop, struct proxy_setup *setup, struct error *err)
 {
     int ends[2], rc;
@@ -250,7 +239,7 @@ int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, s
     struct proxy_setup proxy = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
     struct addrinfo *found = NULL;
     long pause_ms = PAUSE_MS;
-    int rc = dial_resolve(&found, options->address, err);
+    int rc = port_resolve(&found, options->address, false, err);
 
     if (rc)
         return rc;

@@ -19,7 +19,7 @@ enum { DIAL_PATIENCE_MS = 15000 };
 
 /* Connects twice and shakes hands; if others take the daemon's places (proto/net/port.h), again and again. Blocks up to
  * DIAL_PATIENCE_MS. *connection is then one end of a pair of SOCK_SEQPACKET sockets, for session_connect_by; the other
- * end's proxy is on the loop, and frees itself. -EDOM (no such address), -ECONNREFUSED (nobody listens there), -EAGAIN
+ * end's proxy is on the loop, and frees itself. -EDOM (no such host), -ECONNREFUSED (nobody listens there), -EAGAIN
  * (cut off: others took its place), -EBUSY (as many workers as the daemon takes), -EACCES (another key), -EPROTO,
  * -ETIMEDOUT, -errno. */
 int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, struct error *err);

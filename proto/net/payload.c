@@ -35,7 +35,7 @@ static bool generates(const struct payload *p)
 
 static uint32_t row_outputs(const struct payload *p)
 {
-    return plan_row_outputs(payload_goal_of(p), p->model.config.n_labels);
+    return p->data.outputs;
 }
 
 static uint64_t payload_bytes_of(const struct payload *p, enum payload_segment segment)
@@ -118,6 +118,7 @@ int payload_attach(struct payload *p, const struct message *assign, const int *f
     return rc;
 }
 
+/* The config's text comes first, alone: the model that it describes says how large all else is. */
 int payload_begin(struct payload *p, const struct message *assign, struct error *err)
 {
     *p = (struct payload){.begun = true, .assign = *assign};
@@ -188,23 +189,15 @@ static int one(struct payload_range *out, enum payload_segment segment, uint64_t
 static int rows(struct payload_range *out, const struct payload *p, uint32_t buffer, uint32_t first, uint32_t n,
                 uint32_t n_tokens)
 {
-    const uint64_t row = (uint64_t)n_tokens * sizeof(uint32_t);
     int k = 0;
 
     if (generates(p) || buffer > 1 || n_tokens < 1 || n_tokens > payload_goal_of(p)->seq || n < 1 ||
         (uint64_t)first + n > payload_goal_of(p)->batch)
         return -EPROTO;
-    k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].ids + first * row, n * row);
-    k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].labels + first * row, n * row);
-    if (payload_goal_of(p)->packs)
-        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].positions + first * row, n * row);
-    if (p->model.config.n_labels > 0 || payload_goal_of(p)->source > 0)
-        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
-                 n * sizeof(struct plan_row));
-    if (plan_has_pairs(payload_goal_of(p)))
-        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].references + first * sizeof(float), n * sizeof(float));
-    if (payload_goal_of(p)->weighted)
-        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].weights + first * row, n * row);
+    for (enum plan_field f = 0; f < PLAN_FIELDS; f++)
+        if (plan_data_has(&p->data, f) && !plan_field_types[f].daemons)
+            k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].at[f] + plan_field_bytes(f, first, n_tokens),
+                     plan_field_bytes(f, n, n_tokens));
     return k;
 }
 
@@ -253,6 +246,7 @@ static int payload_contribution(struct payload_range *out, struct payload *p, co
                model_slice_of(unit, name->slice).n * number_bytes(payload_goal_of(p)->grad));
 }
 
+/* Remembered once its rows are right: WEIGHTS of its step bring norms for them. */
 static int share(struct payload_range *out, struct payload *p, const struct message *m)
 {
     const int k = rows(out, p, m->share.buffer, 0, payload_goal_of(p)->batch, m->share.n_tokens);
@@ -291,6 +285,7 @@ static int payload_generate(struct payload_range *out, struct payload *p, const 
     return k;
 }
 
+/* Of the rows that the last GENERATE ran; others have no logits. */
 static int generated(struct payload_range *out, const struct payload *p)
 {
     const uint64_t first = plan_generate_logits(payload_goal_of(p)), row = p->model.config.vocabulary * sizeof(float);

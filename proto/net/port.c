@@ -65,29 +65,6 @@ struct port {
 
 /* ---- addresses -------------------------------------------------------------------------------------------------- */
 
-bool port_is_address(const char *address)
-{
-    return address && strncmp(address, "tcp://", 6) == 0;
-}
-
-int port_split(char name[PORT_NAME_BYTES], char digits[PORT_DIGITS_BYTES], const char *address, struct error *err)
-{
-    const char *at = address + 6, *colon = strrchr(at, ':'), *first = at, *last = colon;
-
-    if (colon && *at == '[') {
-        first = at + 1;
-        last = colon > at && colon[-1] == ']' ? colon - 1 : NULL;
-    } else if (colon && memchr(at, ':', (size_t)(colon - at))) {
-        last = NULL; /* IPv6 without brackets */
-    }
-    if (!last || last <= first || last - first >= PORT_NAME_BYTES || !colon[1] || strlen(colon + 1) > 5 ||
-        strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) > 65535)
-        return error_set(err, -EDOM, "%s: an address on the network is tcp://HOST:PORT, or tcp://[IPv6]:PORT", address);
-    snprintf(name, PORT_NAME_BYTES, "%.*s", (int)(last - first), first);
-    snprintf(digits, PORT_DIGITS_BYTES, "%s", colon + 1);
-    return 0;
-}
-
 static void print_address(char out[PROXY_NAME_BYTES], const struct sockaddr_storage *address)
 {
     char name[INET6_ADDRSTRLEN] = "?";
@@ -111,7 +88,7 @@ static void unmap(struct sockaddr_storage *address)
     memcpy(address, &four, sizeof four);
 }
 
-/* True for connections that share the places of one address. */
+/* True for connections that share the places of one address. Of IPv6, /64: one customer has that many addresses. */
 static bool is_same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
     if (a->ss_family != b->ss_family)
@@ -133,6 +110,7 @@ static unsigned port_count(const struct port *port, enum guest_state state)
     return n;
 }
 
+/* The struct has keys of guests in it, so it is wiped. */
 static void port_give_back(struct port *port)
 {
     if (--port->n_handles > 0 || port->n_proxies > 0)
@@ -143,6 +121,7 @@ static void port_give_back(struct port *port)
 
 static void accept_queued(struct port *port);
 
+/* A place is free, so the connection that libuv holds can be taken. */
 static void on_guest_closed(uv_handle_t *handle)
 {
     struct guest *guest = handle->data;
@@ -199,7 +178,7 @@ static void on_proxy_closed(void *data)
     port_give_back(port);
 }
 
-/* A second descriptor of its socket, which outlives the guest. */
+/* A second descriptor of its socket, which outlives the guest. libuv closes the handle's own. */
 static int take_socket(const struct guest *guest)
 {
     uv_os_fd_t fd;
@@ -259,6 +238,7 @@ static struct guest *find_waiting(struct port *port, uint64_t session)
     return NULL;
 }
 
+/* The port's key for a first connection; for a second, the key that the first one's handshake has made for it. */
 static const uint8_t *find_key(void *user, enum handshake_channel channel, uint64_t session)
 {
     struct port *port = user;
@@ -269,6 +249,7 @@ static const uint8_t *find_key(void *user, enum handshake_channel channel, uint6
     return control ? control->handshake.child : NULL;
 }
 
+/* Sessions that are still to come count, too: whoever has shown the key is not sent away afterwards. */
 static bool port_has_room(void *user)
 {
     const struct port *port = user;
@@ -293,6 +274,7 @@ static void port_greet(struct guest *guest)
     }
 }
 
+/* Exactly as much as the handshake wants next, so that no byte behind it is read here: the rest is the proxy's. */
 static void port_on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct guest *guest = handle->data;
@@ -482,19 +464,13 @@ static void port_on_tick(uv_timer_t *timer)
 
 static int bind_address(struct port *port, const char *address, struct error *err)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES], bound[PROXY_NAME_BYTES];
+    struct addrinfo *found = NULL;
+    char bound[PROXY_NAME_BYTES];
     struct sockaddr_storage at = {0};
-    int length = sizeof at, rc = port_split(name, digits, address, err);
+    int length = sizeof at, rc = port_resolve(&found, address, true, err);
 
-    if (rc)
+    if (rc) /* -EAGAIN: a service manager starts it again */
         return rc;
-    if (strcmp(name, "*") == 0)
-        hints.ai_flags |= AI_ADDRCONFIG; /* not for an address in numbers: its family would have to be up */
-    rc = getaddrinfo(strcmp(name, "*") == 0 ? NULL : name, digits, &hints, &found);
-    if (rc) /* EAI_AGAIN: a service manager starts it again */
-        return error_set(err, rc == EAI_AGAIN ? -EAGAIN : -EDOM, "%s: there is no such address: %s", address,
-                         gai_strerror(rc));
     rc = uv_tcp_bind(&port->tcp, found->ai_addr, 0);
     freeaddrinfo(found);
     if (!rc)

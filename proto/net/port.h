@@ -36,6 +36,11 @@ bool port_is_address(const char *address);
 /* Splits tcp://HOST:PORT or tcp://[IPv6]:PORT. -EDOM with a sentence: misuse. */
 enum { PORT_NAME_BYTES = 256, PORT_DIGITS_BYTES = 8 };
 int port_split(char name[PORT_NAME_BYTES], char digits[PORT_DIGITS_BYTES], const char *address, struct error *err);
+/* What a host's name in such an address stands for, to connect to, or to listen at: then * is any of this host's. The
+ * list is the caller's: freeaddrinfo. -EDOM (misuse, or no such host), -EAGAIN (it may be known later), -EMFILE and
+ * other -errno (it cannot be looked up). */
+struct addrinfo;
+int port_resolve(struct addrinfo **out, const char *address, bool listens, struct error *err);
 
 /* Listens; workers become sessions of the listener. Logs the address. -EDOM (no such address), -EADDRINUSE, -errno. */
 int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *options,

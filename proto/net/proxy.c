@@ -91,6 +91,7 @@ static void on_uv_closed(uv_handle_t *handle)
     proxy_on_handle_closed(handle->data);
 }
 
+/* Each handle reports its end; the last one frees the proxy. */
 static void proxy_close_all(struct proxy *p)
 {
     if (p->state == PROXY_CLOSING)
@@ -112,7 +113,8 @@ static void on_linger(uv_timer_t *timer)
 }
 
 /* Nothing more is forwarded. Messages that were still arrive; bytes do not. The bulk connection stays open, so that the
- * peer hears the last message before the end of a transfer. */
+ * peer hears the last message before the end of a transfer. Both sides get their last message: whoever is still
+ * connected hears why. */
 static void proxy_leave(struct proxy *p)
 {
     if (p->state != PROXY_OPEN)
@@ -164,7 +166,8 @@ static int proxy_send_message(struct proxy *p, struct message *m)
     return control_send(&p->control, FRAME_MESSAGE, bytes, message_encode(bytes, sizeof bytes, m));
 }
 
-/* Sends a message of the session, and its bytes. */
+/* Sends a message of the session, and its bytes. The message precedes its bytes: the peer learns from it what they
+ * are, and where they go. */
 static void proxy_forward(struct proxy *p, struct message *m)
 {
     struct payload_range ranges[PAYLOAD_MAX_RANGES];
@@ -261,6 +264,7 @@ static const struct connection_events connection_events = {proxy_on_connection_p
 
 /* ---- to the session --------------------------------------------------------------------------------------------- */
 
+/* The session in this process sees a worker, or a daemon, as if it were on this host. */
 static void proxy_deliver(struct proxy *p, struct message *m)
 {
     int fds[PAYLOAD_SEGMENTS];
@@ -307,6 +311,7 @@ static void proxy_pump(struct proxy *p)
         assert(rc == 0); /* it was decoded when it came */
         (void)rc;
         fifo_drop(&p->waiting, WAITING_HEADER + n);
+        /* The offset moves with what was dropped in front of it. */
         p->expecting -= p->expecting < WAITING_HEADER + n ? p->expecting : WAITING_HEADER + n;
         if (p->is_daemon && ends_job(m.kind) && !bulk_is_idle(&p->bulk)) {
             proxy_refuse(p, "ended its job in the middle of a transfer");
@@ -327,7 +332,8 @@ static void on_check(uv_check_t *check)
     proxy_pump(check->data);
 }
 
-/* Keeps a message until its ranges have come. */
+/* Keeps a message until its ranges have come. Their memory is told to the bulk connection at once, so that bytes can
+ * come before the message's turn. */
 static int wait_for(struct proxy *p, const uint8_t *bytes, size_t n, const struct payload_range *ranges, int n_ranges)
 {
     uint8_t *entry = fifo_add(&p->waiting, WAITING_HEADER + n);
@@ -394,6 +400,7 @@ static void proxy_on_message(struct proxy *p, const uint8_t *bytes, size_t n)
     }
 }
 
+/* A sign of life for whoever watches the worker: bytes move, though no message does. */
 static void proxy_move_on(struct proxy *p)
 {
     if (p->progress)
@@ -493,6 +500,7 @@ static void proxy_start_clocks(struct proxy *p, uv_loop_t *loop)
     p->n_handles += 2;
 }
 
+/* Takes all three descriptors, also if it fails. on_closed is set last: a proxy that did not open reports nothing. */
 int proxy_open(uv_loop_t *loop, const struct proxy_setup *setup)
 {
     struct proxy *p = calloc(1, sizeof *p);

@@ -56,7 +56,7 @@ static inline size_t attention_columns(size_t head)
  * take heads of 32 to 256 values, causal or of one document a row, with keys of any array. Some combinations are not
  * compiled: in fp16 all but the simple ones, as with these nvcc would take half as long again; with dropout and a
  * window or documents, wide heads, for which there are too few registers; gradients of keys that heads share in full
- * rows; a bias with what no model has it with. */
+ * rows; a bias with what no model has it with; a cap; ALiBi; a window on both sides. */
 static inline size_t attention_tile(enum number_type type, const struct device_attention *op,
                                     enum attention_kernel kernel)
 {
@@ -64,6 +64,8 @@ static inline size_t attention_tile(enum number_type type, const struct device_a
     const bool drops = op->dropout.p > 0, slides = attention_slides(op), is_wide = head > 128;
     const bool is_shared = device_kv_heads(op->n_heads, op->n_kv_heads) < op->n_heads;
 
+    if (op->cap > 0 || op->alibi || device_attention_is_local(op))
+        return 0;
     if (type == NUMBER_FP32 || head % 8 != 0 || head < 32 || head > 256 || (op->full && op->positions) ||
         (is_wide && (op->full || drops)) || (type == NUMBER_FP16 && (is_wide || drops || slides)))
         return 0;
@@ -110,13 +112,13 @@ static inline struct plan_attention_sizes attention_sizes(const struct device_at
 }
 
 /* True for calls that cuDNN's graphs take in bf16: self-attention of rows that are not packed, with scores as they are,
- * and no dropout. */
+ * no dropout, and no window on both sides. */
 static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
 {
     const struct plan_attention_sizes sizes = attention_sizes(op);
 
     return type == NUMBER_BF16 && !op->kv && !op->chosen && !op->bias && !op->positions && op->dropout.p == 0 &&
-           plan_attention_suits(&sizes);
+           op->cap == 0 && !op->alibi && !device_attention_is_local(op) && plan_attention_suits(&sizes);
 }
 
 static inline enum attention_path attention_own_path(enum number_type type, const struct device_attention *op,

@@ -1,3 +1,6 @@
+/* Pointers are read and written by memcpy: `member` is the address of a pointer of whatever type the operation's struct
+ * declares, and reading it as a void ** would break the aliasing rules. The switches have no default, and a row of
+ * DEVICE_CALLS without its description does not link. */
 #include "proto/operation/call.h"
 
 #include <assert.h>

@@ -24,11 +24,13 @@
 #include "proto/operation/call/pixels.h"
 #include "proto/operation/call/pool.h"
 #include "proto/operation/call/preference.h"
+#include "proto/operation/call/regroup.h"
 #include "proto/operation/call/rope.h"
 #include "proto/operation/call/sample.h"
 #include "proto/operation/call/sparse.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
+#include "proto/operation/call/xielu.h"
 
 #define DEVICE_CALLS(X)                                                                                                \
     X(zero, device_zero)                                                                                               \
@@ -60,8 +62,11 @@
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
+    X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(xielu, device_xielu)                                                                                             \
+    X(xielu_backward, device_xielu)                                                                                    \
     X(attention, device_attention)                                                                                     \
     X(attention_backward, device_attention)                                                                            \
     X(attention_cached, device_attention_cached)                                                                       \

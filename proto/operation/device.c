@@ -1,3 +1,5 @@
+/* One check at start instead of one at each call: a backend that lacks an operation fails when it is loaded, not in the
+ * step that needs it. */
 #include "proto/operation/device.h"
 
 #include <assert.h>

@@ -4,41 +4,43 @@
 #ifndef PROTO_OPERATION_LIST_H
 #define PROTO_OPERATION_LIST_H
 
-#include "proto/operation/activation.h"
-#include "proto/operation/adapter.h"
-#include "proto/operation/add.h"
-#include "proto/operation/attention.h"
-#include "proto/operation/batch_norm.h"
-#include "proto/operation/conv2d.h"
-#include "proto/operation/cross_attention.h"
-#include "proto/operation/dropout.h"
-#include "proto/operation/dynamic_conv.h"
-#include "proto/operation/glu.h"
-#include "proto/operation/head_norm.h"
-#include "proto/operation/linear.h"
-#include "proto/operation/norm.h"
+#include "proto/operation/kind/activation.h"
+#include "proto/operation/kind/adapter.h"
+#include "proto/operation/kind/add.h"
+#include "proto/operation/kind/attention.h"
+#include "proto/operation/kind/batch_norm.h"
+#include "proto/operation/kind/conv2d.h"
+#include "proto/operation/kind/cross_attention.h"
+#include "proto/operation/kind/dropout.h"
+#include "proto/operation/kind/dynamic_conv.h"
+#include "proto/operation/kind/glu.h"
+#include "proto/operation/kind/head_norm.h"
+#include "proto/operation/kind/linear.h"
+#include "proto/operation/kind/norm.h"
 #include "proto/operation/parameter.h"
-#include "proto/operation/pixels.h"
-#include "proto/operation/pool.h"
-#include "proto/operation/rope.h"
-#include "proto/operation/shift.h"
-#include "proto/operation/sinusoid.h"
-#include "proto/operation/take.h"
+#include "proto/operation/kind/pixels.h"
+#include "proto/operation/kind/pool.h"
+#include "proto/operation/kind/regroup.h"
+#include "proto/operation/kind/rope.h"
+#include "proto/operation/kind/sinusoid.h"
+#include "proto/operation/kind/take.h"
+#include "proto/operation/kind/xielu.h"
 
 #define OPERATIONS(X)                                                                                                  \
     X(norm, program_norm_options)                                                                                      \
     X(linear, program_linear_maps)                                                                                     \
     X(adapter, program_adapter_options)                                                                                \
     X(head_norm, program_head_norm_options)                                                                            \
+    X(regroup, program_regroup_options)                                                                                \
     X(rope, program_rotation)                                                                                          \
     X(attention, program_attention_options)                                                                            \
     X(activation, program_activation_options)                                                                          \
     X(glu, program_activation_options)                                                                                 \
+    X(xielu, program_xielu_options)                                                                                    \
     X(add, program_dropout)                                                                                            \
     X(dropout, program_dropout)                                                                                        \
     X(parameter, program_parameter_options)                                                                            \
     X(pixels, program_pixels_options)                                                                                  \
-    X(shift, program_shift_options)                                                                                    \
     X(take, program_take_options)                                                                                      \
     X(cross_attention, program_cross_attention_options)                                                                \
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \

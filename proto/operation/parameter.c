@@ -1,3 +1,6 @@
+/* The layer runs for each microbatch, but the tensor is the part's: only the first run reads it, and only the first run
+ * of backward contributes. By then all microbatches of the layers above have added to the gradient of y, as a visit
+ * ends for all microbatches before the next begins. */
 #include "proto/operation/parameter.h"
 
 #include "proto/operation/operation.h"

@@ -15,6 +15,7 @@ static int program_add_value(struct program *p, struct program_value value)
     return p->n_values++;
 }
 
+/* Tensors of an operation follow each other, so an operation is complete before the next one is appended. */
 struct program_operation *program_append(struct program *p, const struct operation *kind)
 {
     assert(p->n_operations < PROGRAM_OPERATIONS);
@@ -46,8 +47,9 @@ void program_add_named_tensor(struct program *p, struct program_operation *op, c
                               struct program_tensor tensor)
 {
     const int n = snprintf(tensor.name, sizeof tensor.name, "%s", name);
+    const char *const dot = strrchr(name, '.');
 
-    assert(p->n_tensors < PROGRAM_TENSORS && n > 0 && (size_t)n < sizeof tensor.name);
+    assert(p->n_tensors < PROGRAM_TENSORS && (size_t)n < sizeof tensor.name && dot > name && dot[1]);
     p->tensors[p->n_tensors++] = tensor;
     op->n_tensors++;
 }
@@ -340,6 +342,7 @@ static bool ends_at_maps(const struct program *p, int value)
     return ends;
 }
 
+/* The input of a frozen map is not read backward, so there is nothing to sample. */
 void program_sample(struct program *p)
 {
     for (struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)

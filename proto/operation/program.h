@@ -26,13 +26,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL, MODEL_INIT_UNIFORM };
+enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_CONSTANT, MODEL_INIT_NORMAL, MODEL_INIT_UNIFORM };
 
 /* Sets of operations and of values are bits of 64. */
 enum {
     PROGRAM_OPERATIONS = 64,
     PROGRAM_VALUES = 64,
-    PROGRAM_TENSORS = 64,
+    PROGRAM_TENSORS = 96,
     PROGRAM_NUMBERS = 512,
     PROGRAM_INPUTS = 3,     /* of one operation */
     PROGRAM_OUTPUTS = 2,    /* of one operation */
@@ -110,12 +110,14 @@ struct program_boundary {
 
 /* A tensor of the layer's unit. The unit holds them in the order in which the operations name them. */
 struct program_tensor {
-    char name[PROGRAM_NAME_BYTES]; /* "attn.c_attn.weight" */
+    char name[PROGRAM_NAME_BYTES]; /* MODULE.PARAMETER, "attn.c_attn.weight": its last dot ends the module's name */
     uint32_t rows, columns;        /* columns 0: a vector */
+    uint32_t heads;                /* of a vector that files have as (heads, rows / heads); 0: as it is */
     enum model_init init;
-    float deviation; /* standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest */
-    bool adapts;     /* of an adapter */
-    bool averages;   /* it follows what its gradient observes (struct model_tensor) */
+    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element. */
+    float deviation;
+    bool adapts;   /* of an adapter */
+    bool averages; /* it follows what its gradient observes (struct model_tensor) */
     /* A convolution's window: files have (rows, columns / (height width), height, width). 0: no convolution. */
     uint32_t height, width;
 };

@@ -14,7 +14,7 @@ int program_add_output_in(struct program *p, struct program_operation *op, enum 
 /* Adds a tensor of the operation, named "stem.which". */
 void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
                         struct program_tensor tensor);
-/* Adds a tensor of the operation, named as given. */
+/* Adds a tensor of the operation, named as given: MODULE.PARAMETER (asserted). */
 void program_add_named_tensor(struct program *p, struct program_operation *op, const char *name,
                               struct program_tensor tensor);
 void program_add_number(struct program *p, double number);

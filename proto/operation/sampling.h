@@ -12,8 +12,8 @@
  *
  * In a run's first steps, while the learning rate rises, those gradients are exact whose operands are both there, which
  * takes time but no memory. Samples of a fresh model's first steps lead its weights to where gradients, exact ones,
- * too, jump to 15 times their size from step to step, and Adam's second moments remember that: of the quickstart's
- * text, held-out loss after 100 steps was 0.09 to 0.90 above the exact run's with samples in all steps (four seeds),
+ * too, jump to 15 times their size from step to step, and Adam's second moments remember that: of a text of
+ * licences, held-out loss after 100 steps was 0.09 to 0.90 above the exact run's with samples in all steps (four seeds),
  * 0.86 with samples in the first 30 alone (the worst of these), and 0.09 to 0.12 with samples behind them (six seeds).
  *
  * Attention's two products are sampled, too, on request: the gradients of keys and values are sums over the queries, of

@@ -194,6 +194,7 @@ static void schedule_run_all(struct schedule_builder *b, uint64_t operations)
     }
 }
 
+/* Inputs are there before the first step, in both directions. */
 static void add_inputs(struct schedule_builder *b)
 {
     for (int i = 0; i < b->program->n_inputs; i++) {
@@ -349,6 +350,7 @@ static void recompute(struct schedule_builder *b)
     }
 }
 
+/* What is made again here is made as late as it can be, so its buffer lives for a few steps alone. */
 void schedule_ensure(struct schedule_builder *b, int value)
 {
     if (b->values[value] != SCHEDULE_NONE)
@@ -374,6 +376,7 @@ void schedule_ensure_sample(struct schedule_builder *b, int operation)
     sample(b, operation, SCHEDULE_WORKSPACE);
 }
 
+/* In `codes`, as a sample is no value that another operation could read. */
 int schedule_read_sample(struct schedule_builder *b, int operation)
 {
     return schedule_touch(b, b->codes[b->program->operations[operation].inputs[0]]);
@@ -445,6 +448,7 @@ bool schedule_may_pass_gradient(const struct schedule_builder *b, int from, int 
     return input < 0 || (input == 0 && program_passes_gradient(p));
 }
 
+/* Everything is ensured before the step begins: schedule_ensure adds steps of its own. */
 struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
@@ -499,6 +503,7 @@ static void schedule_add_gradients(struct schedule_builder *b)
                 schedule_add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
 }
 
+/* Each input's gradient must be there at the end, also of an input that nobody differentiates by. */
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
 {
     struct schedule_builder b;

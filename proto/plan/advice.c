@@ -3,6 +3,9 @@
  * search. Each changes one thing alone, except the two number formats: a sentence with three options would be the
  * planner's run, not the user's.
  *
+ * On several hosts this one alone is planned here. Fewer parts are another division among them, and too few are refused:
+ * so they are not suggested. Eager commit needs replay there, which its bytes include.
+ *
  * How many alternatives a list has depends on the job. So the index is counted down through the lists, and no table of
  * them exists. */
 #include "proto/plan/advice.h"
@@ -39,7 +42,7 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
         out->goal.folded = true;
         return true;
     }
-    for (uint32_t parts = goal->n_parts / 2; parts; parts /= 2)
+    for (uint32_t parts = asked->n_own > 0 ? 0 : goal->n_parts / 2; parts; parts /= 2)
         if (goal->batch % parts == 0 && n-- == 0) {
             out->goal.n_parts = parts;
             out->n_workers = asked->n_workers < parts ? asked->n_workers : parts;
@@ -129,6 +132,7 @@ static bool find_lighter_updates(struct error *err, const struct plan_fit_asked 
             continue;
         setting.goal.moments = narrow ? NUMBER_BF16 : setting.goal.moments;
         setting.goal.fenced = !eager && setting.goal.fenced;
+        setting.replay = asked->n_own > 0 && !setting.goal.fenced;
         plan_host(&host, asked->model, &setting);
         if (!plan_host_fits(&host, &fit->room))
             continue;

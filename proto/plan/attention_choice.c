@@ -2,7 +2,7 @@
  * microbatch, the stash and the budget are, so the choice cannot depend on them. */
 #include "proto/plan/attention_choice.h"
 
-#include "proto/operation/attention.h"
+#include "proto/operation/kind/attention.h"
 #include "proto/operation/call.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/time/meter.h"
@@ -30,6 +30,8 @@ static struct call call_of(const struct model_layer *layer, const struct program
                                       .window = how->window,
                                       .positions = goal->packs ? &words : NULL,
                                       .scale = how->scale,
+                                      .cap = how->cap,
+                                      .alibi = how->alibi,
                                       .bias = biased ? &there : NULL,
                                       .buckets = how->buckets,
                                       .dropout.p = how->dropout.p}};

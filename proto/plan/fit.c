@@ -97,20 +97,35 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .hosts_tables = asked->hosts_tables};
 }
 
+/* What the devices' plans take of the host's memory. */
+struct taken {
+    uint64_t stash_bytes, arenas;
+};
+
+static void taken_add(struct taken *taken, const struct plan *plan, const struct plan_fit_device *device)
+{
+    taken->stash_bytes += plan->host_stash_bytes;
+    taken->arenas += device->backend->takes_turns ? plan_total(plan) : 0;
+}
+
+static void account_host(struct plan_host *host, struct plan_host_setting *setting, struct plan_room *room,
+                         const struct plan_fit_asked *asked, const struct taken *taken)
+{
+    *setting = host_setting(asked);
+    setting->host_stash_bytes = taken->stash_bytes;
+    *room = (struct plan_room){.available = asked->available, .cap = asked->cap, .arenas = taken->arenas};
+    plan_host(host, asked->model, setting);
+}
+
 /* Computes the host's bytes once the devices are planned. */
 static void account(struct plan_fit *fit, const struct plan_fit_asked *asked)
 {
-    uint64_t stash_bytes = 0, arenas = 0;
+    struct taken taken = {0};
 
-    for (uint32_t i = 0; i < asked->n_workers; i++) {
-        stash_bytes += fit->plans[i].host_stash_bytes;
-        arenas += asked->devices[i].backend->takes_turns ? plan_total(&fit->plans[i]) : 0;
-    }
+    for (uint32_t i = 0; i < asked->n_workers; i++)
+        taken_add(&taken, &fit->plans[i], &asked->devices[i]);
     fit->n_workers = asked->n_workers;
-    fit->setting = host_setting(asked);
-    fit->setting.host_stash_bytes = stash_bytes;
-    fit->room = (struct plan_room){.available = asked->available, .cap = asked->cap, .arenas = arenas};
-    plan_host(&fit->host, asked->model, &fit->setting);
+    account_host(&fit->host, &fit->setting, &fit->room, asked, &taken);
 }
 
 /* Workers with equal devices get equal plans. */
@@ -142,6 +157,7 @@ static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_a
     return plan_search(&fit->plans[i], asked->model, &setting, &wish, device->profile, budget, err);
 }
 
+/* All workers have one microbatch, the smallest that any chose; whoever chose another is planned again with it. */
 static int plan_devices(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit,
                         struct error *err)
 {
@@ -173,7 +189,7 @@ static int fits_within(struct plan_fit *fit, const struct plan_fit_asked *asked,
     return plan_host_fits(&fit->host, &fit->room) ? 0 : -ENOMEM;
 }
 
-static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_asked *asked,
+static void plan_smallest_device(struct plan *out, uint32_t i, const struct plan_fit_asked *asked,
                                  const struct limit *limit)
 {
     const struct plan_setting setting = plan_fit_setting(asked, i);
@@ -183,7 +199,7 @@ static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct 
                                    .least_host_stash = limit->least_host_stash,
                                    .host = &host};
 
-    plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
+    plan_smallest(out, asked->model, &setting, &wish);
 }
 
 /* Plans without a stash on the host, except for devices that are too small for that: these within the limit. False:
@@ -191,17 +207,44 @@ static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct 
 static bool plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit)
 {
     for (uint32_t i = 0; i < asked->n_workers; i++) {
-        plan_smallest_device(fit, i, asked, &without);
+        plan_smallest_device(&fit->plans[i], i, asked, &without);
         if (plan_total(&fit->plans[i]) > asked->devices[i].budget)
-            plan_smallest_device(fit, i, asked, limit);
+            plan_smallest_device(&fit->plans[i], i, asked, limit);
     }
     account(fit, asked);
     return plan_host_fits(&fit->host, &fit->room);
 }
 
+/* The host has no room for what all plans need of it: the job's bytes without a stash, and the least arena that any
+ * choice makes. A model that is far too large is refused by this, without the searches that would all fail. Devices
+ * that are too small, and options that plan_search refuses, are not judged here. */
+static bool is_hopeless(struct plan_fit *fit, const struct plan_fit_asked *asked)
+{
+    const struct plan_setting setting = plan_fit_setting(asked, 0);
+    bool roomy = true;
+
+    if (plan_check(asked->model, &setting, NULL) || asked->microbatch > setting.part_rows ||
+        plan_check_rows(asked->model, &setting, asked->microbatch, NULL))
+        return false;
+
+    for (uint32_t i = 0; i < asked->n_workers; i++) {
+        plan_smallest_device(&fit->plans[i], i, asked, &no_limit);
+        roomy &= plan_total(&fit->plans[i]) <= asked->devices[i].budget;
+        fit->plans[i].host_stash_bytes = 0;
+    }
+    account(fit, asked);
+    return roomy && !plan_host_fits(&fit->host, &fit->room);
+}
+
+/* The limits in the order in which a step gets slower. -ENOSPC: a device is too small, whatever the host has. */
 static int search(struct plan_fit *fit, const struct plan_fit_asked *asked, struct error *err)
 {
     const uint32_t n_arenas = count_arenas(asked), n = n_arenas ? n_arenas : 1;
+
+    if (is_hopeless(fit, asked)) {
+        plan_smallest_devices(fit, asked, &with_least);
+        return -ENOMEM;
+    }
     const int rc = fits_within(fit, asked, &no_limit, err);
 
     if (rc != -ENOMEM) {
@@ -247,19 +290,31 @@ void plan_fit_shortage(struct plan_fit_shortage *out, const struct plan_fit *fit
     plan_host_name_terms(out->terms, sizeof out->terms, &fit->host, arenas);
 }
 
+/* True if the host can hold the smallest plans within a limit. *bytes: the first device's. */
+static bool plan_fits_smallest(uint64_t *bytes, const struct plan_fit_asked *asked, const struct limit *limit)
+{
+    struct plan_host_setting setting;
+    struct taken taken = {0};
+    struct plan_host host;
+    struct plan_room room;
+    struct plan plan;
+
+    for (uint32_t i = 0; i < asked->n_workers; i++) {
+        plan_smallest_device(&plan, i, asked, limit);
+        taken_add(&taken, &plan, &asked->devices[i]);
+        *bytes = i == 0 ? plan_total(&plan) : *bytes;
+    }
+    account_host(&host, &setting, &room, asked, &taken);
+    return plan_host_fits(&host, &room);
+}
+
 uint64_t plan_fit_minimum(const struct plan_fit_asked *asked)
 {
     static const struct limit *const limits[] = {&no_limit, &with_least, &without};
-    struct plan_fit fit;
     uint64_t bytes[3];
 
-    for (int k = 0; k < 3; k++) {
-        for (uint32_t i = 0; i < asked->n_workers; i++)
-            plan_smallest_device(&fit, i, asked, limits[k]);
-        account(&fit, asked);
-        bytes[k] = plan_total(&fit.plans[0]);
-        if (plan_host_fits(&fit.host, &fit.room))
+    for (int k = 0; k < 3; k++)
+        if (plan_fits_smallest(&bytes[k], asked, limits[k]))
             return bytes[k];
-    }
     return bytes[0];
 }

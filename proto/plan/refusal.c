@@ -1,3 +1,6 @@
+/* The smallest plan is computed again for a microbatch of one row, or of one pair, only where a larger one was asked
+ * for: that is the remedy that costs the user nothing but speed. Sizes in MiB are rounded up, as a user will give back
+ * the figure that is printed. */
 #include "proto/plan/refusal.h"
 
 #include <errno.h>

@@ -40,6 +40,7 @@ struct search {
     const struct plan_setting *setting;
     const struct profile *profile;
     struct plan_prices *prices;
+    struct plan_workspaces *known;
     struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
     /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones
@@ -90,7 +91,7 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
 
     choice.n_resident = chain->resident_first ? of_first : at - of_first;
     search_keep(&choice, chain, chain->resident_first ? at - of_first : of_first);
-    plan_lay_out(out, s->model, s->setting, &choice);
+    plan_lay_out_next(out, s->model, s->setting, &choice, s->known);
 }
 
 /* Predicted time in steps of a thousandth: smaller differences are ties, as predictions are no better. Whole steps, so
@@ -302,7 +303,7 @@ static void lay_out_cut(struct plan *out, const struct search *s, struct plan_ch
     const bool can = plan_cut(choice, s->cuts, s->cuts->least + (s->cuts->most - s->cuts->least) / CUT_STEPS * step);
 
     assert(can);
-    plan_lay_out(out, s->model, s->setting, choice);
+    plan_lay_out_next(out, s->model, s->setting, choice, s->known);
 }
 
 static uint64_t search_bytes_of(const struct plan *plan)
@@ -330,7 +331,7 @@ static void cut_host_stash(struct search *s, struct plan_choice *choice)
     struct plan plan;
 
     choice->n_weight_buffers = 1;
-    plan_lay_out(&plan, s->model, s->setting, choice);
+    plan_lay_out_next(&plan, s->model, s->setting, choice, s->known);
     if (find_cuts(s, &plan))
         cut_to_fewest(&plan, s, choice);
 }
@@ -405,7 +406,7 @@ static bool is_slow(const struct search *s, const struct plan_choice *choice)
     struct plan plan;
 
     resident.n_resident = plan_count_uploaded(s->model);
-    plan_lay_out(&plan, s->model, s->setting, &resident);
+    plan_lay_out_next(&plan, s->model, s->setting, &resident, s->known);
     return s->found && time_of(s, &plan) > s->best_time;
 }
 
@@ -416,7 +417,7 @@ static void visit_segments(struct search *s, const struct plan_choice *choice)
     struct plan_choice cut = *choice;
     struct plan plan;
 
-    plan_lay_out(&plan, s->model, s->setting, choice);
+    plan_lay_out_next(&plan, s->model, s->setting, choice, s->known);
     if (choice->host_stash || choice->derives || plan_total(&plan) <= s->budget || is_slow(s, choice) ||
         !find_cuts(s, &plan))
         return;
@@ -457,7 +458,7 @@ static void visit_bytes(struct search *s, const struct plan_choice *choice)
     struct plan plan;
 
     offer_least(s, choice);
-    plan_lay_out(&plan, s->model, s->setting, choice);
+    plan_lay_out_next(&plan, s->model, s->setting, choice, s->known);
     if (choice->host_stash || choice->derives || !find_cuts(s, &plan))
         return;
     cut_to_fewest(&plan, s, &cut);
@@ -472,8 +473,10 @@ static bool pulls_once(const struct plan_wish *wish)
 void plan_smallest(struct plan *out, const struct model *model, const struct plan_setting *setting,
                    const struct plan_wish *wish)
 {
+    struct plan_workspaces known = {0};
     struct plan_cuts cuts;
-    struct search s = {.model = model, .setting = setting, .cuts = &cuts, .pulls_once = pulls_once(wish)};
+    struct search s = {
+        .model = model, .setting = setting, .known = &known, .cuts = &cuts, .pulls_once = pulls_once(wish)};
 
     link_plainly(&s.plain, model);
     search_look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config),
@@ -491,7 +494,7 @@ static void search_add_sums(struct search *s)
     struct plan plan;
 
     for (choice.n_sums = s->best.n_sums + 1; s->best.n_sets > 1 && choice.n_sums <= PLAN_MAX_SUMS; choice.n_sums++) {
-        plan_lay_out(&plan, s->model, s->setting, &choice);
+        plan_lay_out_next(&plan, s->model, s->setting, &choice, s->known);
         if (plan.n_sums < choice.n_sums || plan_total(&plan) > s->budget)
             return;
         search_offer(s, &plan);
@@ -547,12 +550,14 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                                                       ? setting->share_rows / setting->part_rows
                                                                       : 1},
                                               .n_workers = 1};
+    struct plan_workspaces known = {0};
     struct plan_prices prices = {0};
     struct plan_cuts cuts;
     struct search s = {.model = model,
                        .setting = setting,
                        .profile = profile,
                        .prices = &prices,
+                       .known = &known,
                        .cuts = &cuts,
                        .pulls_once = pulls_once(wish),
                        .host = wish->host ? *wish->host : nominal,

@@ -1,7 +1,11 @@
 /* With the stash on the host a set of tiles has two marks, and each microbatch one: `used`, after which computation
  * does not read the set; `saved`, after which its results have left; and the last write of the microbatch to the
  * host, which its next visit reads. Inputs wait for the first and the last alone, so they come while results of the
- * same set leave. */
+ * same set leave.
+ *
+ * A boundary value lies where the plan says, in full rows; a layer sees one microbatch of it. On the device that is an
+ * offset. On the host it is a tile, copied into one of the plan's sets before the layer runs and out of it afterwards.
+ * Where the layer works in another type than what is stored, a third place holds what it sees (narrow). */
 #include "proto/step/boundaries.h"
 
 #include "proto/plan/memory/layers.h"
@@ -25,6 +29,7 @@ static void boundaries_copy(const struct layer_pass *visit, const struct device_
                                                                      .y = to});
 }
 
+/* Returns where the layer reads or writes the operand. */
 void *device_operand_enter(const struct layer_pass *visit, const struct device_operand *o)
 {
     if (!o->narrow)
@@ -39,6 +44,7 @@ void *device_operand_enter(const struct layer_pass *visit, const struct device_o
     return o->narrow;
 }
 
+/* Adds to a sum in fp32, or copies; nothing, if the layer wrote where it is stored. */
 void device_operand_leave(const struct layer_pass *visit, const struct device_operand *o, const void *made)
 {
     if (!o->is->stores || made == o->stored)
@@ -122,6 +128,7 @@ static bool clears(const struct layer_pass *visit, const struct model_operand *o
            model_is_small(&visit->model->values.shapes[o->shape]);
 }
 
+/* All that does not change from row to row is found once. */
 static struct device_move move_of(const struct device_pass *pass, const struct layer_pass *visit,
                                   const struct model_operand *o, const struct plan_tile *tile, uint32_t run)
 {
@@ -147,7 +154,8 @@ static struct device_move move_of(const struct device_pass *pass, const struct l
     return m;
 }
 
-/* True if the last one is made elsewhere than it is stored, and added or copied to it. */
+/* True if the last one is made elsewhere than it is stored, and added or copied to it. Most layers write where the
+ * value is stored, so this is looked for once a run, not once a microbatch. */
 static bool is_added(const struct device_moves *moves)
 {
     const struct device_move *last = &moves->of[moves->n - 1], *m = moves->of;
@@ -166,7 +174,8 @@ static bool is_left_alone(const struct layer_pass *visit, const struct model_ope
     return visit->skipped && (is_gradient != backward || (o->index > 0 && !o->begins));
 }
 
-/* Adds the operands of a direction; or of those, the gradients of inputs alone. */
+/* Adds the operands of a direction; or of those, the gradients of inputs alone. Inputs come first: their uploads
+ * wait for less. */
 static void add_moves(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
                       bool backward, bool gradients_alone)
 {
@@ -282,6 +291,7 @@ static void enter_sum(struct device_pass *pass, struct layer_pass *visit, uint32
         boundaries_upload(pass, visit, visit->gradient_sum, place_of_sum(pass, visit, run, row), sum_bytes(visit));
 }
 
+/* The sum leaves after each of the head's visits but the last, which leaves the rounded gradient instead. */
 static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row)
 {
     if (!visit->bottom)
@@ -345,6 +355,7 @@ void device_boundaries_enter(struct device_pass *pass, struct device_moves *move
     set_addresses(visit, moves);
 }
 
+/* A finish reads and writes statistics alone, which are on the device: nothing is uploaded. */
 void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward)
 {
     struct device_moves moves;

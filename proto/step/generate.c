@@ -1,5 +1,9 @@
 /* A row's cache is right up to n_run tokens. The number is lowered before anything behind it is written, and raised
- * when a pass is queued. So after a failure the same tokens can be run again. */
+ * when a pass is queued. So after a failure the same tokens can be run again.
+ *
+ * A run is cut into tiles: up to plan_row_tile tokens of each row that has some left, side by side. Rows do not wait
+ * for each other, as positions and caches are their own; a pass ends when the last of its spans has gone through all
+ * layers. Only spans that end a row's tokens go on to the head. */
 #include "proto/step/generate.h"
 
 #include "proto/plan/memory/values.h"
@@ -57,7 +61,7 @@ static struct place place_of_end(const struct tiles *t, uint32_t end)
     return joins(t->worker) ? (struct place){.token = end} : (struct place){.row = end};
 }
 
-/* n tokens. */
+/* n tokens. To the layers they are one row, whatever rows they are of. */
 static struct layer_pass generate_pass_of(const struct tiles *t, uint32_t visit,
                                           const struct device_weights_at *weights, uint32_t n)
 {
@@ -114,7 +118,8 @@ static void generate_run_layer(const struct layer_ops *const *layers, struct lay
         device_operand_leave(pass, &operands[i], pass->at[operands[i].is->role][operands[i].is->index]);
 }
 
-/* The sources of rows, one after another: the encoder's layers, and what targets read of it in the decoder's. */
+/* The sources of rows, one after another: the encoder's layers, and what targets read of it in the decoder's. An
+ * encoder's attention has no cache, and so no spans. */
 static void run_sources(const struct tiles *t, uint32_t visit, const struct device_weights_at *weights)
 {
     const struct device_worker *w = t->worker;
@@ -182,7 +187,8 @@ static void run_ends(const struct tiles *t, uint32_t visit, const struct device_
     }
 }
 
-/* The encoder's layers come one after another. */
+/* The encoder's layers come one after another. Targets read the encoder's result from the caches, where run_sources
+ * has put it. */
 static void skip_encoder(struct device_weights *weights, const struct model *model)
 {
     for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++)
@@ -205,6 +211,7 @@ static int generate_run_layers(struct tiles *t)
     for (uint32_t place = 0; place < t->weights.n_visits; place++) {
         const uint32_t visit = device_weights_visit(&t->weights, place);
         struct device_weights_at weights;
+        /* Between layers, so that a job's end is noticed within one of them. */
         int rc = t->link->ended(t->context);
         if (rc == 0)
             rc = device_weights_next(&t->weights, place, &weights);
@@ -245,7 +252,8 @@ static bool take_sources(struct tiles *t)
     return t->n_spans > 0;
 }
 
-/* Takes the next tile of each row. False: no row has tokens left. */
+/* Takes the next tile of each row. False: no row has tokens left. n_run says where a row goes on: it is raised only
+ * after the tile was run. */
 static bool generate_take_tiles(struct tiles *t)
 {
     const struct device_worker *w = t->worker;
@@ -318,7 +326,7 @@ static int generate_load_ids(struct tiles *t, struct error *err)
     return 0;
 }
 
-/* Downloads the logits of the rows that have ended. */
+/* Downloads the logits of the rows that have ended. In the order of rows, wherever their spans were in the pass. */
 static void give_logits(const struct tiles *t)
 {
     const struct device_worker *w = t->worker;
@@ -342,6 +350,7 @@ static int run_tiles(struct tiles *t, struct error *err)
         rc = device_weights_load(&t->weights);
         w->loaded = rc == 0;
     }
+    /* Sources run before any target: a target's first token reads them. */
     if (rc == 0 && take_sources(t)) {
         rc = generate_load_ids(t, err);
         if (rc == 0)
@@ -387,6 +396,7 @@ static void generate_forget(struct device_worker *w, const struct device_run *ru
             w->n_source[row] = 0;
 }
 
+/* A row may go on after another's tokens (beams, samples): it begins with a copy of that one's cache. */
 static void copy_caches(struct device_worker *w, const struct device_run *run)
 {
     for (uint32_t row = 0; row < run->n_rows; row++)
@@ -412,6 +422,7 @@ static int generate_check_source(const struct device_worker *w, const struct pla
     return 0;
 }
 
+/* All of it is judged before anything is changed: rows, ranges, and what they go on from. */
 static int generate_check_rows(const struct device_worker *w, const struct device_run *run, struct error *err)
 {
     const struct plan *plan = &w->plan;

@@ -20,8 +20,6 @@
 
 #include "proto/plan/memory/units.h"
 
-#include <assert.h>
-
 struct chunk {
     uint32_t first;
     size_t n;      /* labels */
@@ -38,6 +36,7 @@ static const float *bias_of(const struct layer_pass *pass)
     return pass->at[MODEL_INPUT][BIAS];
 }
 
+/* A chunk of the vocabulary is a unit with one piece. */
 static struct chunk head_chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
 {
     const struct model_piece *piece = &pass->model->pieces[unit->first_piece];
@@ -59,6 +58,7 @@ static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
     return chunk;
 }
 
+/* Generation asks for the logits of all tokens that it runs. */
 static size_t predicted_tokens(const struct layer_pass *pass)
 {
     return (size_t)pass->n_rows * (pass->logits ? pass->n_tokens : model_predicted(pass->model, pass->n_tokens));
@@ -87,10 +87,15 @@ static void head_multiply(const struct layer_pass *pass, struct chunk chunk, siz
                                      .c_stride = stride,
                                      .wide = true};
 
+    const float *bias = bias_of(pass);
     pass->ops->matmul(pass->dev, &op);
-    for (size_t i = 0; pass->logits && pass->model->logit_cap > 0 && i < m; i++)
-        pass->ops->soft_cap(pass->dev,
-                            &(struct device_soft_cap){to + i * stride, chunk.padded, pass->model->logit_cap});
+    for (size_t i = 0; pass->logits && i < m; i++) { /* of what is trained, the loss does both */
+        if (bias)
+            pass->ops->add(pass->dev, &(struct device_add){to + i * stride, bias + chunk.first, chunk.n});
+        if (pass->model->logit_cap > 0)
+            pass->ops->soft_cap(pass->dev,
+                                &(struct device_soft_cap){to + i * stride, chunk.padded, pass->model->logit_cap});
+    }
 }
 
 /* For tokens first .. first+m-1. */
@@ -269,7 +274,6 @@ static void head_forward(const struct layer_pass *pass)
     const size_t tokens = predicted_tokens(pass);
 
     if (pass->logits) {
-        assert(!bias_of(pass)); /* families with a bias do not generate */
         head_multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
         return;
     }
@@ -288,6 +292,7 @@ static void head_forward(const struct layer_pass *pass)
         judge_pairs(pass);
 }
 
+/* Logits are computed again, as forward kept their log-sum-exp alone. */
 static void head_backward(const struct layer_pass *pass)
 {
     const struct chunk chunk = head_chunk_of(pass, pass->unit);

@@ -1,7 +1,7 @@
 /* proto/step/layers.h - the step loop's interface to a layer.
  *
  * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads and writes boundary values
- * (proto/model/values.h); the embedding reads ids, and the head writes losses. Backward reads the gradients of what the
+ * (proto/model/config/values.h); the embedding reads ids, and the head writes losses. Backward reads the gradients of what the
  * layer wrote, and writes those of what it read. Backward reads the activations that forward kept, or recomputes them
  * in the workspace from the layer's input, with the same bits.
  *

@@ -135,7 +135,8 @@ static int land(struct device_pass *pass)
     return rc;
 }
 
-/* Queues the transfer of the next slice into a slot; *sent is false if there is no slot. */
+/* Queues the transfer of the next slice into a slot; *sent is false if there is no slot. The transfer follows the
+ * computation of the sum on the device: nobody waits here. */
 static int send(struct device_pass *pass, bool wait, bool *sent)
 {
     struct device_worker *w = pass->worker;
@@ -170,6 +171,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     return 0;
 }
 
+/* In host memory a transfer is over when it is queued, so a second one would only hold a slot. */
 static uint32_t most_flying(const struct device_pass *pass)
 {
     return pass->worker->plan.setting.backend->takes_turns ? 1 : DEVICE_OFFERS;
@@ -201,6 +203,7 @@ static int land_all(struct device_pass *pass)
     return rc;
 }
 
+/* Those that are made and not queued yet. */
 static uint64_t count_slices(const struct device_pass *pass)
 {
     const struct device_offers *o = &pass->offers;

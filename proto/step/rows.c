@@ -123,6 +123,7 @@ static uint32_t rows_bits_of(float x)
 
 enum field { IDS, LABELS };
 
+/* A regression's label is a number in the same 32 bits. */
 static bool is_label(const struct model_config *config, uint32_t label)
 {
     float number;
@@ -241,6 +242,7 @@ static int load_lengths(const struct device_pass *pass, const struct plan_row *r
 
 /* ---- what some jobs have besides ---- */
 
+/* What the kernels rely on: each document of a row begins at 0 and counts up. */
 static int load_positions(const struct device_pass *pass, const uint32_t *positions, const struct block *block)
 {
     struct outgoing out = to_array(pass, pass->worker->plan.positions, block->token);

@@ -45,6 +45,7 @@ static void *step_kept_at(const struct device_pass *pass, const struct model_lay
                                                 : 0));
 }
 
+/* What holds in every pass, training or not: also for generation, which has no boundaries and no shares. */
 struct layer_pass layer_pass_of(const struct device_worker *worker, uint32_t visit)
 {
     const struct model *model = &worker->model;
@@ -73,6 +74,7 @@ static struct layer_pass step_visit_of(const struct device_pass *pass, uint32_t 
     const struct plan_kept *kept = kept_of(plan, layer);
     struct layer_pass p = layer_pass_of(w, home);
 
+    /* The home's layer is run, but on the values of this visit's place. */
     p.edges = &model->layers[model->visit_layers[visit]].edges;
     p.bottom = home == layer->first_visit;
     p.top = home == layer->first_visit + layer->n_visits - 1;
@@ -119,6 +121,7 @@ static void set_rows(const struct device_pass *pass, struct layer_pass *visit, u
     visit->n_rows = device_pass_rows(pass, row);
     visit->n_tokens = device_pass_tokens(pass, run, row);
     visit->first_row = device_pass_first_row(pass, run) + row;
+    /* fresh: the part's sums are begun by its first microbatch. */
     visit->norms_row = row;
     visit->fresh = row == 0;
 }
@@ -134,7 +137,8 @@ static bool step_contributes(const struct device_pass *pass, uint32_t visit)
 }
 
 /* Sets the order of a step's blocks; how far backward goes: to the lowest layer that is trained in any step; and the
- * visits that contribute to this one, in the order of backward. */
+ * visits that contribute to this one, in the order of backward. Contributions are numbered by this order, which the
+ * daemon knows, too. */
 static void arrange_visits(struct device_pass *pass, const struct model_order *order)
 {
     struct device_worker *w = pass->worker;
@@ -215,7 +219,8 @@ static uint32_t step_next_place(const struct device_pass *pass)
 }
 
 /* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
- * microbatches of the run, including this one. A dropped visit has no time for either, nor have derived values. */
+ * microbatches of the run, including this one. A dropped visit has no time for either, nor have derived values.
+ * Whatever is queued here is hidden behind the computation of this microbatch. */
 static int step_overlap(struct device_pass *pass, uint32_t run, uint32_t done, enum device_direction direction)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
@@ -241,6 +246,7 @@ static void finish_run(struct device_pass *pass, const struct layer_pass *visit,
     finish.edges = &visit->layer->finish;
     finish.keeping = MODEL_KEEPS_NOTHING;
     finish.kept = NULL;
+    /* A finish has no tensors of its own, so it keeps and contributes nothing. */
     finish.contribution = finish.norms_out = NULL;
     finish.norms = NULL;
     finish.lowest = false;
@@ -299,6 +305,7 @@ static void step_copy_unit(const struct device_pass *pass, uint32_t visit, const
         w->ops->dropout_add(w->dev, &copy);
 }
 
+/* A head in one pass runs at its last visit, for all its units: those before only bring their weights. */
 static int step_forward(struct device_pass *pass)
 {
     struct device_worker *w = pass->worker;
@@ -387,6 +394,7 @@ static int backward_runs(struct device_pass *pass, uint32_t visit, const struct 
     return rc;
 }
 
+/* Places behind forward: visits downwards, with those before them that are computed again (proto/step/weights.c). */
 static int step_backward(struct device_pass *pass)
 {
     int rc = 0;
@@ -424,6 +432,7 @@ static int step_check_rows(const struct device_worker *w, const struct device_ro
     return 0;
 }
 
+/* The share comes from the daemon, by messages; what it would index here is judged first. */
 static int check_share(const struct device_worker *w, const struct device_share *share, struct error *err)
 {
     const struct plan_setting *s = &w->plan.setting;
@@ -462,6 +471,8 @@ static int step_group(struct device_worker *worker, const struct device_share *s
                                .n_tokens = share->rows.n_tokens,
                                .step = share->step,
                                .n_pairs = share->n_valid,
+                               /* By the labels of the whole minibatch, which the daemon has counted: no worker's share
+                                * changes the scale. */
                                .loss_scale = share->n_valid ? scale / (float)share->n_valid : 0,
                                .train = true,
                                .drops = true,
@@ -478,6 +489,8 @@ static int step_group(struct device_worker *worker, const struct device_share *s
     int rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)
         rc = step_forward(&pass);
+    /* Where nothing overlaps, losses are ready now, and others may wait for them. Else they are told during
+     * backward. */
     if (rc == 0 && !device_pass_overlaps(&pass))
         rc = device_pass_tell_losses(&pass);
     if (rc == 0)
@@ -485,7 +498,8 @@ static int step_group(struct device_worker *worker, const struct device_share *s
     return step_settle(&pass, rc);
 }
 
-/* How many parts, from this one of the share on, pass the model together. */
+/* How many parts, from this one of the share on, pass the model together. By the plan's room; with row groups, by
+ * parts that follow each other. */
 static uint32_t count_group(const struct device_worker *worker, const struct device_share *share, uint32_t first)
 {
     const uint32_t most = worker->plan.setting.share_rows / worker->plan.setting.part_rows;
@@ -524,6 +538,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                            const struct device_link *link, void *context, double *sum, struct error *err)
 {
     const struct plan_setting *s = &worker->plan.setting;
+    /* What finishes a layer joins the rows of a run (batch norm's moments), and there is room for a part's. */
     const uint32_t most = worker->model.n_finishes ? s->part_rows : s->share_rows, batch = s->goal.batch;
     int rc = 0;
 
@@ -533,7 +548,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
                          evaluation->first_row + evaluation->n_rows, batch);
-    assert(!evaluation->logits || plan_row_outputs(&s->goal, worker->model.config.n_labels));
+    assert(!evaluation->logits || plan_data_of(&s->goal, worker->model.config.n_labels).outputs);
     if ((evaluation->first_row | evaluation->n_rows) % plan_whole_rows(&s->goal))
         return error_set(err, -EINVAL, "%u rows to evaluate from row %u on: half a pair of texts", evaluation->n_rows,
                          evaluation->first_row);

@@ -63,7 +63,7 @@ struct device_evaluation {
     uint64_t step; /* this step */
     bool base;     /* without adapters */
     float
-        *logits; /* (batch, plan_row_outputs): these rows' are written. NULL: they are not needed, or there are none */
+        *logits; /* (batch, plan_data.outputs): these rows' are written. NULL: they are not needed, or there are none */
 };
 
 /* Where a unit is in host memory, as it is relayed: its first byte. Trained weights are read from one place, those

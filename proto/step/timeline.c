@@ -73,6 +73,7 @@ struct timeline {
 
 /* ---- layers: one task a visit ---- */
 
+/* The first microbatch of a part begins sums, a last one may be smaller; all others cost the same. */
 static enum plan_work_kind timeline_kind_of(const struct layer_pass *pass)
 {
     if (pass->fresh)
@@ -80,6 +81,7 @@ static enum plan_work_kind timeline_kind_of(const struct layer_pass *pass)
     return pass->n_rows < pass->plan->choice.microbatch ? PLAN_WORK_REST : PLAN_WORK_NEXT;
 }
 
+/* Programs beyond PROGRAMS share places: is_of then notices, and the price is computed anew. */
 static struct timeline_price *price_of(struct timeline *t, const struct layer_pass *pass, bool backward)
 {
     const struct model_layer *layer = pass->layer;
@@ -99,7 +101,7 @@ static bool is_of(const struct timeline_price *price, const struct layer_pass *p
     return is_alike && price->program == pass->program && price->lowest == pass->lowest;
 }
 
-/* Runs the visit on a meter. */
+/* Runs the visit on a meter. Nothing is computed: the layer's own code runs over a table that adds up prices. */
 static void timeline_measure(struct timeline_price *out, const struct timeline *t, const struct layer_pass *pass,
                              bool backward)
 {
@@ -181,7 +183,8 @@ static uint32_t take_mail(struct timeline *t, struct timeline_mail *mail, uint32
     return n;
 }
 
-/* Gives the optimizer what has come, and the worker slots. */
+/* Gives the optimizer what has come, and the worker slots. The alarm is set to the next mail, so that the clock
+ * calls again then. */
 static void timeline_deliver(void *context)
 {
     struct timeline *t = context;
@@ -196,6 +199,7 @@ static void timeline_deliver(void *context)
 
 /* ---- the optimizer ---- */
 
+/* Bound by memory: as many bytes as the optimizer reads and writes, at the measured rate of an update. */
 static struct plan_task task_of(const struct timeline *t, uint32_t unit, double n, double bytes, bool is_update)
 {
     const double touched = n * bytes;
@@ -236,7 +240,7 @@ static uint64_t timeline_slices_of(const struct timeline *t, uint32_t unit)
 }
 
 /* A unit is updated when all its slices are folded; unless the commit is eager, when all of the step's are. The next
- * step contributes nothing before that. */
+ * step contributes nothing before that. A fold frees its slot, which the worker hears of a message later. */
 static void on_optimized(void *context, const struct plan_task *task)
 {
     struct timeline *t = context;
@@ -280,6 +284,7 @@ static int timeline_pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
+/* The answer comes a message after both the question and the unit's update. */
 static int timeline_wait_weights(void *context, struct device_link_weights *weights)
 {
     struct timeline *t = context;
@@ -314,6 +319,7 @@ static int timeline_take_slot(void *context, uint32_t of_visit, uint32_t part, u
     return timeline_verdict(t);
 }
 
+/* The contributions of all other workers are folded, too: each of this one's stands for its share of them. */
 static int timeline_contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot,
                                const struct device_link_slice *of)
 {
@@ -350,7 +356,8 @@ static const struct device_link played = {timeline_pull,       timeline_wait_wei
 
 /* ---- steps ---- */
 
-/* Makes a minibatch whose rows all have full length. */
+/* Makes a minibatch whose rows all have full length. Contents do not matter, as prices depend on sizes alone; but
+ * ids must be valid. */
 static int make_share(struct timeline *t)
 {
     const struct plan_setting *p = &t->s->plan->setting;
@@ -386,6 +393,7 @@ static int make_daemon(struct timeline *t)
     return t->units && t->given.at && t->freed.at && t->tasks ? 0 : -ENOMEM;
 }
 
+/* CPU workers share cores, so each is slower by their number; devices share the host's memory. */
 static int make_worker(struct timeline *t)
 {
     const struct step_timeline_setting *s = t->s;
@@ -475,6 +483,8 @@ static void timeline_tell(struct step_timeline *out, const struct plan_queues *q
     }
 }
 
+/* Two steps: the first begins with all weights there, the second waits for updates as every later one does, and is
+ * reported. */
 int step_timeline(struct step_timeline *out, const struct step_timeline_setting *setting)
 {
     struct timeline t = {.s = setting};

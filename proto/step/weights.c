@@ -1,6 +1,10 @@
 /* A buffer is free when no visit from here on is known to need its unit, though the device may still compute with
  * that. Its mark `used` stays with the buffer, and the upload that writes over it waits for the mark on the device:
- * the host does not. */
+ * the host does not.
+ *
+ * A pass is a sequence of places: each visit of forward, then those of backward, with layers that are computed again in
+ * between. Pulls are requested in this order as far ahead as buffers allow, and come back in it. So the oldest pull is
+ * always the next that is needed, and `arranged` alone says how far ahead the pass is. */
 #include "proto/step/weights.h"
 
 #include "proto/plan/memory/segments.h"
@@ -9,6 +13,7 @@
 #include <assert.h>
 #include <string.h>
 
+/* NOWHERE: the visit needs none. HOST: the device reads it where it lies (tables of an embedding). */
 enum location { NOWHERE, BUFFER, RESIDENT, HOST };
 
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
@@ -23,6 +28,7 @@ struct segment_visits {
     uint32_t first, n, n_again;
 };
 
+/* A segment's backward is preceded by its forward once more, but for what was stored. */
 static struct segment_visits visits_of(const struct device_weights *weights, uint32_t s)
 {
     const struct device_worker *w = weights->worker;
@@ -67,6 +73,7 @@ enum device_direction device_weights_direction(const struct device_weights *weig
     return direction;
 }
 
+/* Counts the places up to the backward of `lowest`, below which nothing is trained. */
 void device_weights_end(struct device_weights *weights, uint32_t lowest)
 {
     uint32_t s = weights->worker->plan.choice.n_cuts, end = 2 * weights->n_visits - lowest;
@@ -123,6 +130,7 @@ static bool has_arrived(const struct device_weights *weights, uint32_t place)
     return weights->worker->plan.setting.goal.purpose == PLAN_GENERATE || is_backward(weights, place);
 }
 
+/* A unit may still be in a buffer from an earlier place: then it is not pulled again. */
 static struct device_weights_buffer *weights_find(struct device_weights *weights, uint32_t unit)
 {
     for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++)
@@ -169,6 +177,7 @@ static bool request_unit(struct device_weights *weights, uint32_t place, uint32_
     return true;
 }
 
+/* Ends at the first place that cannot be requested yet: one further on may not overtake it. */
 static int weights_arrange(struct device_weights *weights, uint32_t place)
 {
     const uint32_t end = weights_count_places(weights);
@@ -197,7 +206,8 @@ static void weights_copy(const struct device_worker *w, char *to, const void *fr
         w->ops->upload(w->dev, to + first, (const char *)from + first, end - first);
 }
 
-/* Uploads bytes first .. end-1 of a unit. */
+/* Uploads bytes first .. end-1 of a unit. Trained weights may lie in another buffer of the daemon's than frozen ones
+ * (replay), so a range may be two copies. */
 static void weights_upload(const struct device_worker *w, uint32_t unit, void *to,
                            const struct device_link_weights *from, uint64_t first, uint64_t end)
 {
@@ -257,6 +267,7 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
     const struct device_worker *w = weights->worker;
     const uint32_t place = weights->coming.place, unit = weights_unit_at(weights, place);
     const uint64_t bytes = model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision);
+    /* Whole lines, so that pieces of copies stay aligned. */
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
     if (end == weights->coming.sent)
@@ -270,7 +281,7 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
     weights->coming.sent = end;
 }
 
-/* Called when the visit before `place` is queued. */
+/* Called when the visit before `place` is queued. The mark says when the device no longer reads the buffer. */
 static void weights_leave(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
@@ -295,6 +306,7 @@ struct device_sparse device_weights_sparse(const struct model_unit *unit, const 
                                   .y = y};
 }
 
+/* Elements go to their places in a dense matrix of the device's, which the layer reads. */
 static void scatter_piece(const struct device_worker *w, const struct model_unit *unit, const struct model_piece *piece,
                           const char *relayed, char *decoded)
 {
@@ -337,6 +349,7 @@ static const void *weights_decode(struct device_weights *weights, uint32_t unit,
     if (u->n_decoded == 0 || w->plan.choice.sparse_singly)
         return NULL;
     char *const decoded = (char *)w->ops->arena(w->dev) + plan_decoded_at(&w->plan, &w->model, unit);
+    /* A unit that is visited twice in a row is decoded once. */
     if (weights->has_decoded && weights->decoded == unit)
         return decoded;
     for (uint32_t i = 0; i < u->n_pieces; i++)
@@ -351,6 +364,8 @@ static const void *weights_decode(struct device_weights *weights, uint32_t unit,
     return decoded;
 }
 
+/* Called once for each place, in order. First the buffer of the visit before is released, then later units are
+ * requested, and only then is this one waited for. */
 int device_weights_next(struct device_weights *weights, uint32_t place, struct device_weights_at *out)
 {
     const struct device_worker *w = weights->worker;
@@ -368,6 +383,7 @@ int device_weights_next(struct device_weights *weights, uint32_t place, struct d
         return rc;
     if (has_arrived)
         upload_piece(weights, 1, 1);
+    /* Also covers pieces that device_weights_ahead has queued. */
     w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
     if (has_arrived)
         weights_clear_padding(weights, place);
@@ -393,6 +409,8 @@ int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_
     return rc;
 }
 
+/* For generation: all resident units and tables once, before the first pass. No more pulls are open than in any
+ * pass. */
 int device_weights_load(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;

@@ -108,6 +108,14 @@ static int only_live(char *out, size_t cap, const char *base, struct error *err)
                : error_set(err, -ENAMETOOLONG, "%s: too long an address", found.directory);
 }
 
+bool session_has_port(const char *address)
+{
+    const char *colon = address && !strchr(address, '/') ? strrchr(address, ':') : NULL;
+    const size_t n = colon ? strspn(colon + 1, "0123456789") : 0;
+
+    return n > 0 && n <= 5 && !colon[1 + n];
+}
+
 int session_directory(char *out, size_t cap, const char *address, struct error *err)
 {
     char base[PATH_MAX / 2];
@@ -116,6 +124,11 @@ int session_directory(char *out, size_t cap, const char *address, struct error *
     if (address && strncmp(address, "tcp://", 6) == 0)
         return error_set(err, -EPROTONOSUPPORT,
                          "%s: only workers attach by tcp; on the daemon's own host, give its name or path", address);
+    if (session_has_port(address))
+        return error_set(err, -EINVAL,
+                         "%s has a port, and an address here is a name or a directory's path: only workers attach by "
+                         "tcp (tcp://%s); on the daemon's own host, give its name or path",
+                         address, address);
     if (address && strstr(address, "://"))
         return error_set(err, -EINVAL, "%s: an address is a name, or a directory's path with a / in it", address);
     if (address && strchr(address, '/')) {

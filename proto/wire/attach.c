@@ -141,6 +141,7 @@ static int open_connection(struct session *s, struct error *err)
     return rc < 0 ? error_set(err, rc, "watching %s: %s", s->path, uv_strerror(rc)) : 0;
 }
 
+/* A nonce of its own for each attempt: a greeting of an earlier one, that was late, is told apart. */
 static void say_hello(struct session *s)
 {
     s->n_attempts++;
@@ -268,6 +269,7 @@ static void hold_channel(void *hold)
     *(int *)hold = channel_hold_thread();
 }
 
+/* An abort leaves nanomsg in an unknown state, so it is never called again in this process. */
 int session_hold_thread(int *hold, struct error *err)
 {
     static atomic_bool is_lost; /* as nanomsg is, for the whole process */

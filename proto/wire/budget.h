@@ -18,16 +18,17 @@ enum {
 struct budget {
     struct budget_user {
         uid_t uid;
-        int left; /* negative: a debt. Users who have spent nothing have no entry */
-    } users[BUDGET_USERS + 1];
+        unsigned spent; /* messages that are not paid yet, > 0 */
+    } users[BUDGET_USERS];
     unsigned n;
+    unsigned others_spent; /* by all users without an entry, together; > 0: no entry is added */
 };
 
 /* The user has cost n (> 0) messages. */
 void budget_spend(struct budget *budget, uid_t uid, unsigned n);
 /* True if the user has something left. */
 bool budget_allows(const struct budget *budget, uid_t uid);
-/* A tick has passed: pays each user's debt, up to BUDGET_TICK. */
+/* A tick has passed: pays BUDGET_TICK of what each user has spent. */
 void budget_refill(struct budget *budget);
 
 #endif

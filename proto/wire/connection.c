@@ -37,6 +37,7 @@ static uint8_t *packet_bytes(struct connection_packet *packet)
     return (uint8_t *)(packet->fds + packet->n_fds);
 }
 
+/* Whose process it was that connected, as the kernel noted then: the peer cannot claim another. */
 bool connection_peer(struct connection_peer *out, int fd)
 {
     struct ucred peer = {0};
@@ -74,6 +75,7 @@ bool connection_peer_is_member(int fd, gid_t group)
         return false;
     if (peer.gid == group)
         return true;
+    /* The first call only asks for the size, and fails by ERANGE if there are any. */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) < 0 && errno != ERANGE)
         return is_listed(peer.uid, peer.gid, group);
     groups = malloc(size + 1);
@@ -113,6 +115,7 @@ int connection_connect(int *out, const char *path, struct error *err)
     if (fd < 0)
         return error_set(err, -errno, "no socket for %s: %s", path, strerror(errno));
     int rc = 0;
+    /* The socket does not block: a full queue is EAGAIN at once. */
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0 && (rc = -errno) == -EINTR)
         rc = 0;
     if (rc == 0 && !is_trusted(fd, path))
@@ -143,6 +146,7 @@ static void connection_close_all(const int *fds, unsigned n)
         close(fds[i]);
 }
 
+/* Reported once, whoever notices it first. */
 static void connection_end(struct connection *connection, const char *fault)
 {
     if (connection->ended)
@@ -172,6 +176,7 @@ static unsigned received_fds(struct msghdr *header, int *fds)
 #define SO_PASSRIGHTS 83
 #endif
 
+/* Kernels that do not know this option deliver descriptors all the same; takes_no_fds then keeps them out. */
 void connection_forbid_fds(int fd)
 {
     const int off = 0;
@@ -220,6 +225,7 @@ static bool connection_read_one(struct connection *connection)
     return connection->fd >= 0 && !connection->ended;
 }
 
+/* A packet goes whole or not at all, so nothing is left to be sent of one. */
 static ssize_t connection_write_one(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(CONNECTION_MAX_FDS * sizeof(int))] = {0};
@@ -242,6 +248,7 @@ static ssize_t connection_write_one(int fd, const uint8_t *bytes, size_t n, cons
     return rc < 0 ? -errno : rc;
 }
 
+/* Its descriptors are our duplicates: the kernel has its own references to what was sent. */
 static void drop_first(struct connection *connection)
 {
     struct connection_packet *packet = connection->first;
@@ -252,21 +259,39 @@ static void drop_first(struct connection *connection)
     free(packet);
 }
 
-static void connection_flush(struct connection *connection)
+/* Linux also says ENOBUFS or ENOMEM where it has no memory for a packet at the moment. Such a packet waits too: without
+ * it, the peer would miss a number in the sequence. */
+static bool connection_may_send_later(ssize_t rc)
+{
+    return rc == -EAGAIN || rc == -ENOBUFS || rc == -ENOMEM;
+}
+
+static bool connection_is_gone(ssize_t rc)
+{
+    return rc == -EPIPE || rc == -ECONNRESET;
+}
+
+/* False: the first packet in the queue can never be sent. */
+static bool connection_flush(struct connection *connection)
 {
     while (connection->first) {
         struct connection_packet *packet = connection->first;
-        if (connection_write_one(connection->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) ==
-            -EAGAIN)
-            return;
+        const ssize_t rc =
+            connection_write_one(connection->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds);
+        if (connection_may_send_later(rc))
+            return true;
+        if (rc < 0 && !connection_is_gone(rc))
+            return false;
         drop_first(connection); /* sent; or the peer is gone, and reading will report it */
     }
     if (connection->shut)
         shutdown(connection->fd, SHUT_WR);
+    return true;
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
+/* What is polled for follows from the state alone; called after whatever may have changed it. */
 static void connection_watch(struct connection *connection)
 {
     int events = UV_DISCONNECT | (connection->paused || connection->held ? 0 : UV_READABLE) |
@@ -281,8 +306,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct connection *connection = poll->data;
 
-    if (connection->first && (status < 0 || events & UV_WRITABLE))
-        connection_flush(connection);
+    if (connection->first && (status < 0 || events & UV_WRITABLE) && !connection_flush(connection))
+        connection_end(connection, "cannot be sent the messages that wait for it");
     if ((status < 0 || events & UV_DISCONNECT) && connection->held)
         connection_end(connection, NULL);
     else if (status < 0 || events & UV_DISCONNECT)
@@ -309,6 +334,7 @@ int connection_open(struct connection *connection, uv_loop_t *loop, int fd, cons
     return 0;
 }
 
+/* The caller may close its descriptors at once, so the packet keeps duplicates. */
 static int enqueue(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
 {
     struct connection_packet *packet, **last = &connection->first;
@@ -337,19 +363,21 @@ static int enqueue(struct connection *connection, const uint8_t *bytes, size_t n
     return 0;
 }
 
+/* A peer that is gone is no error here: what it sent before is still to be read, and its end is then reported. */
 int connection_send(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
 {
     assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= CONNECTION_MAX_FDS && !connection->shut);
     if (!connection->first) {
         ssize_t rc = connection_write_one(connection->fd, bytes, n, fds, n_fds);
-        if (rc >= 0 || rc == -EPIPE || rc == -ECONNRESET)
+        if (rc >= 0 || connection_is_gone(rc))
             return 0;
-        if (rc != -EAGAIN)
+        if (!connection_may_send_later(rc))
             return (int)rc;
     }
     return enqueue(connection, bytes, n, fds, n_fds);
 }
 
+/* Paused by its owner, who has no room; held by the listener, whose user is in debt. Each is undone by its own call. */
 void connection_pause(struct connection *connection)
 {
     connection->paused = true;
@@ -374,6 +402,7 @@ void connection_release(struct connection *connection)
     connection_watch(connection);
 }
 
+/* Reads what has come, as the end was noticed elsewhere. Bounded, since a peer that still lives could send for ever. */
 void connection_drain(struct connection *connection)
 {
     for (unsigned i = 0; i < CONNECTION_DRAIN && connection->fd >= 0 && !connection->ended && !connection->held &&
@@ -385,7 +414,7 @@ void connection_drain(struct connection *connection)
 void connection_shutdown(struct connection *connection)
 {
     connection->shut = true;
-    connection_flush(connection);
+    (void)connection_flush(connection); /* what cannot be sent is found at the next event */
 }
 
 static void connection_on_handle_closed(uv_handle_t *handle)
@@ -395,6 +424,7 @@ static void connection_on_handle_closed(uv_handle_t *handle)
     connection->events->on_closed(connection);
 }
 
+/* Frees nothing of the struct: on_closed comes when libuv has returned the handle. */
 void connection_close(struct connection *connection)
 {
     assert(connection->fd >= 0);

@@ -158,6 +158,7 @@ static int files_fill(struct files *files, unsigned window, const struct message
     return rc;
 }
 
+/* m: the last answer that came, if any did. */
 static int await_request(struct files *files, uint64_t number, struct message *m, struct error *err)
 {
     int rc = 0;
@@ -167,6 +168,7 @@ static int await_request(struct files *files, uint64_t number, struct message *m
     return rc;
 }
 
+/* What is handed out stays as it is until the next call: reading ahead fills the other window. */
 static int window(struct file_server *server, const void **out, uint32_t index, uint64_t offset, size_t n, size_t ahead,
                   struct error *err)
 {
@@ -246,6 +248,7 @@ static int make_pair(int *ours, int *theirs, struct error *err)
     return 0;
 }
 
+/* theirs: descriptors for the client, which the caller sends and closes. */
 int files_open(struct files **out, int theirs[FILES_SENT + 1], bool trace, struct error *err)
 {
     struct files *files = calloc(1, sizeof *files);

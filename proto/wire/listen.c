@@ -58,7 +58,7 @@ struct session_listener {
 };
 
 /* Binds a listening socket under a temporary name and renames it once it listens, so that a visible one always has a
- * daemon behind it. */
+ * daemon behind it. Its rights are set before anybody can see it. */
 static int bind_listener(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -116,7 +116,8 @@ static bool has_enough(const struct session_listener *listener, uid_t uid)
     return n >= USER_SESSIONS || n >= quarter;
 }
 
-/* Returns why the peer is refused; NULL: it is admitted. */
+/* Returns why the peer is refused; NULL: it is admitted. In order of cost: what the kernel knows first, then groups,
+ * then a count of sessions. */
 static const char *listen_turn_away(const struct session_listener *listener, int fd, const struct connection_peer *peer)
 {
     if (is_master(peer->uid))
@@ -140,7 +141,8 @@ void session_note_away(struct session_listener *listener, int pid, uid_t uid, co
         log_warning("turned away at the listener, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
 }
 
-/* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again. */
+/* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again.
+ * Whether it arrives is the peer's affair: nothing waits for it. */
 static void send_away(int fd, const char *why)
 {
     struct message m = {.kind = MESSAGE_DISMISSED,
@@ -155,6 +157,7 @@ static void send_away(int fd, const char *why)
     close(fd);
 }
 
+/* A channel's address has a number that cannot be guessed, so nobody else can be in its place first. */
 static void listen_admit(struct session_listener *listener, int fd)
 {
     struct session *s;
@@ -199,6 +202,7 @@ static void hold_in_debt(struct session *s)
     connection_hold(&s->connection);
 }
 
+/* Charged first, judged later: a user may exceed the budget by one request, and then waits until it is paid. */
 void session_charge(struct session *s, unsigned n)
 {
     if (is_free(s))
@@ -207,6 +211,7 @@ void session_charge(struct session *s, unsigned n)
     hold_in_debt(s);
 }
 
+/* All sessions of the user wait, as one could ask for what costs time in each. */
 void session_charge_time(struct session *s, uint64_t ns)
 {
     const uint64_t n = ns / (BUDGET_NS / BUDGET_TICK);
@@ -219,6 +224,7 @@ void session_charge_time(struct session *s, uint64_t ns)
             hold_in_debt(other);
 }
 
+/* Of the tcp port: the peer is a proxy in this process, and has shown the key. */
 int session_adopt(struct session_listener *listener, int fd)
 {
     struct session *s;
@@ -239,6 +245,7 @@ static int listen_accept_one(struct entrance *at)
     struct session_listener *listener = at->listener;
     int fd = accept4(at->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
+    /* The spare descriptor is for the owner alone, and taken again when one is free (on_retry). */
     if (fd < 0 && (errno == EMFILE || errno == ENFILE) && at == &listener->owner && listener->spare >= 0) {
         close(listener->spare);
         listener->spare = -1;
@@ -252,6 +259,7 @@ static bool has_enough_accepted(const struct entrance *at)
     return at == &at->listener->members && at->n_accepted >= MEMBERS;
 }
 
+/* A few at a time, so that a crowd at the socket does not keep the loop from everything else. */
 static void listen_on_connection(uv_poll_t *poll, int status, int events)
 {
     struct entrance *at = poll->data;
@@ -280,6 +288,7 @@ static void listen_watch(struct entrance *at)
         uv_poll_start(&at->poll, UV_READABLE, listen_on_connection);
 }
 
+/* Once a tick: debts are paid, and members may come again. */
 void session_refill(struct session_listener *listener)
 {
     budget_refill(&listener->budget);
@@ -328,6 +337,8 @@ static int open_entrance(struct entrance *at, const char *name, gid_t group, str
     return error_set(err, rc, "watching the listener of %s: %s", listener->directory, uv_strerror(rc));
 }
 
+/* The lock of the directory comes first: of two daemons that begin at once, one is refused before it has changed
+ * anything. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err)
 {
@@ -361,6 +372,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     return 0;
 }
 
+/* Members may enter the directory, but not list it (0710): they reach what they know the name of. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err)
 {
     const char *directory = listener->directory;
@@ -413,6 +425,7 @@ static void close_entrance(struct entrance *at)
     at->fd = -1;
 }
 
+/* Sessions that are open stay; they end one by one, and no longer know the listener. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data))
 {
     listener->on_closed = on_closed;

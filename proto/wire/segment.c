@@ -15,6 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Those of segment_seal: neither length nor bytes change any more, and no seal can be added. */
+enum { SEGMENT_FINAL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL };
+
 /* Rounds up to whole pages; 0 if that passes the largest file size. */
 static size_t segment_rounded(size_t bytes)
 {
@@ -114,7 +117,7 @@ int segment_seal(const char *name, const void *bytes, size_t n, struct error *er
         rc = written > 0 ? 0 : written < 0 ? -errno : -ENOSPC;
         done += written > 0 ? (size_t)written : 0;
     }
-    if (!rc && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+    if (!rc && fcntl(fd, F_ADD_SEALS, SEGMENT_FINAL) < 0)
         rc = -errno;
     if (!rc)
         return fd;
@@ -128,7 +131,7 @@ int segment_sealed_bytes(size_t *out, int fd, const char *name, struct error *er
     const int seals = fcntl(fd, F_GET_SEALS);
     struct stat info;
 
-    if (seals < 0 || !(seals & F_SEAL_SHRINK))
+    if (seals < 0 || (seals & SEGMENT_FINAL) != SEGMENT_FINAL) /* a side file may be read twice: the same both times */
         return error_set(err, -EINVAL, "%s did not come in sealed memory: use programs of one build", name);
     if (fstat(fd, &info) < 0)
         return error_set(err, -errno, "%s: %s", name, strerror(errno));

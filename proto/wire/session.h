@@ -142,10 +142,14 @@ int session_peer_pid(const struct session *s);
 /* User of the peer's process, according to the kernel: the one that connected, or that listened. */
 uid_t session_peer_uid(const struct session *s);
 
+/* True of "HOST:PORT", which lacks the tcp:// of an address on the network. NULL is none. */
+bool session_has_port(const char *address);
+
 /* Resolves an address to DIRECTORY. A path with '/' is the directory; NAME is $XDG_RUNTIME_DIR/eps/NAME, else
  * /tmp/eps-UID/NAME; NULL or "" is the caller's only live daemon (-ENOENT if none, -ENOTUNIQ with their names if
- * several). tcp:// is refused: -EPROTONOSUPPORT. Unless the address is a path, it scans the caller's daemons and
- * removes directories that killed private ones (run-...) left there; -ENOTDIR if $XDG_RUNTIME_DIR does not exist. */
+ * several). tcp:// is refused: -EPROTONOSUPPORT; so is HOST:PORT: -EINVAL. Unless the address is a path, it scans the
+ * caller's daemons and removes directories that killed private ones (run-...) left there; -ENOTDIR if $XDG_RUNTIME_DIR
+ * does not exist. */
 int session_directory(char *out, size_t cap, const char *address, struct error *err);
 
 /* Calls on_daemon with the directory of each of the caller's live daemons, ordered by name. Removes what killed private

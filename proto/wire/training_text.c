@@ -8,8 +8,8 @@
 
 #include "proto/base/dump.h"
 #include "proto/model/adapter.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/segment.h"
 

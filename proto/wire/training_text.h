@@ -1,7 +1,7 @@
 /* proto/wire/training_text.h - what a training job's checkpoints store for the client, beside weights and moments.
  *
  * It is JSON, {"options": {...}, "files": {NAME: STRING, ...}}: the run's options (client/record/record.h) and the
- * files of its model, such as the tokenizer's (proto/model/model_files.h). The client encodes it and hands it to the
+ * files of its model, such as the tokenizer's (proto/model/file/model_files.h). The client encodes it and hands it to the
  * daemon in memory, the job's side file; the daemon decodes it, and hands it to the next client. */
 #ifndef PROTO_WIRE_TRAINING_TEXT_H
 #define PROTO_WIRE_TRAINING_TEXT_H

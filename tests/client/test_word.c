@@ -8,7 +8,8 @@
 /* By hand: each difference is one insertion, deletion, substitution or swap. */
 TEST(a_slip_of_the_fingers_is_understood)
 {
-    static const char *const names[] = {"train", "plan", "eval", "generate", "status", "--learning", "--lr"};
+    static const char *const names[] = {"train",      "plan", "eval",  "generate",   "status",
+                                        "--learning", "--lr", "model", "drop-layers"};
     static const struct {
         const char *word, *meant; /* NULL: nothing */
     } slips[] = {
@@ -22,6 +23,14 @@ TEST(a_slip_of_the_fingers_is_understood)
         {"evaluate", "eval"},         /* begins with it */
         {"gen", "generate"},          /* is the beginning of it */
         {"--Learning", "--learning"}, /* two dashes count as letters */
+        {"drop-layrs", "drop-layers"},
+        {"dorp-layrs", "drop-layers"}, /* two of 10 */
+        {"n-gpu-layers", NULL},        /* four of 12 */
+        {"statis", "status"},
+        {"stotis", NULL},         /* two of 6 */
+        {"model-revision", NULL}, /* a word more is another meaning */
+        {"model_dir", NULL},
+        {"models", "model"},
         {"xyz", NULL},
         {"", NULL},
         {"ge", NULL},    /* too short a beginning */

@@ -14,7 +14,10 @@
  * as only there its gradient of 0 is exact. documents: those of each row in turn, of so many tokens, the last one of
  * the rest: of one token, that end with a tile, that begin in the tile after the queries', that cross borders of tiles
  * of 32, 64 and 128, that are shorter and longer than the window. buckets: of a bias, T5's and few, and with the last
- * one as far away as tensor cores take it; in rows with tiles beyond it on both sides. */
+ * one as far away as tensor cores take it; in rows with tiles beyond it on both sides. cap: of scores, some of which it
+ * bends and some of which it flattens. Windows of full rows: of a query's own key, of less and more than a tile, of
+ * rows whose last queries are beyond their length and farther from it than the window. alibi: of one head, of a power
+ * of two, of others, which share keys; in tiles, windows and documents. */
 static const struct device_buckets one_bucket = {1, false, {0}}, near_and_far = {4, true, {0, 1}},
                                    t5_decoder = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                                              11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,
@@ -30,6 +33,8 @@ static const struct shape {
     bool is_prepared; /* a CUDA device computes it through cuDNN, where that is found and can */
     size_t documents[10];
     const struct device_buckets *buckets;
+    float cap;
+    bool alibi;
 } shapes[] = {
     {1, 1, 1, 1, 1, .p = 0},
     {2, 1, 3, 3, 8, .p = 0.5f},
@@ -166,6 +171,32 @@ static const struct shape {
     {1, 66, 1, 1, 256, .is_prepared = true},
     {1, 70, 6, 2, 128, .p = 0.2f},
     {2, 130, 6, 2, 64, .documents = {40, 60}, .p = 0.2f},
+    {1, 5, 1, 1, 3, .cap = 0.5f},
+    {2, 70, 4, 2, 12, .cap = 3, .p = 0.2f},
+    {1, 150, 2, 2, 64, .cap = 2},
+    {1, 140, 2, 1, 128, .window = 40, .cap = 2},
+    {1, 70, 2, 2, 256, .cap = 1},
+    {2, 130, 2, 2, 40, .documents = {40, 60}, .cap = 2},
+    {2, 70, 2, 2, 25, .full = true, .length = 33, .cap = 2},
+    {1, 9, 2, 2, 8, .full = true, .n_keys = 70, .cap = 2},
+    {2, 130, 4, 2, 16, .cap = 2, .is_prepared = true},
+    {1, 5, 1, 1, 3, .full = true, .window = 1},
+    {2, 70, 4, 2, 12, .full = true, .window = 9, .p = 0.2f},
+    {1, 200, 2, 2, 64, .full = true, .window = 65},
+    {1, 260, 1, 1, 128, .full = true, .window = 33},
+    {2, 200, 2, 1, 17, .full = true, .window = 20, .length = 50},
+    {2, 150, 2, 2, 64, .full = true, .window = 70, .length = 1},
+    {2, 200, 2, 2, 20, .full = true, .window = 20, .documents = {63, 2, 90}},
+    {1, 260, 2, 2, 64, .full = true, .window = 65, .documents = {64, 150}, .p = 0.2f},
+    {1, 130, 2, 2, 40, .full = true, .window = 12, .cap = 2},
+    {2, 130, 2, 2, 32, .full = true, .window = 50, .is_prepared = true},
+    {1, 5, 1, 1, 3, .alibi = true},
+    {2, 70, 6, 2, 12, .alibi = true, .p = 0.2f},
+    {1, 150, 4, 4, 64, .alibi = true},
+    {1, 140, 3, 1, 128, .window = 40, .alibi = true},
+    {1, 70, 5, 5, 256, .alibi = true},
+    {2, 130, 7, 7, 40, .documents = {40, 60}, .alibi = true},
+    {2, 130, 4, 2, 16, .alibi = true, .is_prepared = true},
 };
 
 #endif

@@ -60,6 +60,8 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .bias_gradient = s->buckets ? (void *)call_given : NULL,
                                               .buckets = s->buckets ? *s->buckets : (struct device_buckets){0},
                                               .scale = s->head_width > 128 ? scale / 2 : scale,
+                                              .cap = s->cap,
+                                              .alibi = s->alibi,
                                               .dropout = {.p = s->p, .key = key, .first_row = FIRST_ROW}}};
     return t;
 }
@@ -478,7 +480,7 @@ static bool has_keys_of_its_own(int i)
 {
     const struct shape *s = shape_of(i);
 
-    return s->full && !s->n_keys && !s->documents[0] && !s->buckets && !s->is_prepared && case_suits(i);
+    return s->full && !s->window && !s->n_keys && !s->documents[0] && !s->buckets && !s->is_prepared && case_suits(i);
 }
 
 TEST_EACH_IF(keys_in_another_array_change_no_bit, N_CASES, has_keys_of_its_own(_i))

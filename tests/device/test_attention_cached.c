@@ -18,34 +18,63 @@ SUITE_FIXTURE(mirror_forget, NULL)
  * within a tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all.
  * buckets: of a bias; T5's of 8 for 128 positions, whose last begins at 128 / 32^(1/4); few, of which the far ones
  * begin in other tiles and chunks than the query's; and of two directions, of which only keys before the query
- * matter. */
+ * matter. alibi: of a power of two heads, and of others. */
 static const struct device_buckets t5_of_8 = {8, false, {0, 1, 2, 3, 4, 10, 23, 54}},
                                    far_ones = {4, false, {0, 2, 130, 200}}, both_ways = {8, true, {0, 1, 5, 40}};
 
 static const struct cached_shape {
     size_t n_positions, first, n, n_heads, n_kv_heads, head_width, window;
     const struct device_buckets *buckets;
+    float cap;
+    bool alibi;
 } cached_shapes[] = {
-    {1, 0, 1, 1, 1, 1, 0, NULL},           {9, 0, 9, 3, 3, 4, 0, NULL},
-    {9, 8, 1, 3, 3, 4, 0, NULL},           {70, 63, 1, 2, 2, 3, 0, NULL},
-    {70, 64, 1, 2, 2, 3, 0, NULL},         {90, 60, 10, 1, 1, 40, 0, NULL},
-    {200, 130, 1, 2, 2, 64, 0, NULL},      {150, 3, 64, 5, 5, 16, 0, NULL},
-    {300, 129, 70, 2, 2, 5, 0, NULL},      {128, 64, 64, 1, 1, 64, 0, NULL},
-    {256, 255, 1, 2, 2, 100, 0, NULL},     {300, 257, 6, 2, 2, 24, 0, NULL},
-    {9, 4, 5, 1, 1, 600, 0, NULL},         {8, 0, 5, 4, 2, 6, 0, NULL},
-    {133, 125, 5, 4, 2, 64, 0, NULL},      {99, 91, 5, 4, 1, 128, 0, NULL},
-    {9, 0, 9, 3, 3, 4, 2, NULL},           {70, 64, 1, 2, 2, 3, 1, NULL},
-    {90, 60, 10, 1, 1, 40, 5, NULL},       {200, 130, 1, 2, 2, 64, 67, NULL},
-    {300, 129, 70, 2, 2, 5, 65, NULL},     {300, 257, 6, 2, 2, 24, 3, NULL},
-    {300, 254, 6, 4, 2, 24, 130, NULL},    {300, 250, 9, 2, 1, 8, 128, NULL},
-    {400, 300, 70, 1, 1, 8, 20, NULL},     {80, 3, 64, 2, 1, 16, 99, NULL},
-    {1, 0, 1, 1, 1, 1, 0, &t5_of_8},       {9, 0, 9, 3, 3, 4, 0, &t5_of_8},
-    {70, 63, 1, 2, 2, 3, 0, &far_ones},    {70, 64, 1, 2, 2, 3, 0, &t5_of_8},
-    {90, 60, 10, 3, 3, 40, 0, &both_ways}, {200, 130, 1, 2, 2, 64, 0, &t5_of_8},
-    {150, 3, 64, 5, 5, 16, 0, &t5_of_8},   {300, 129, 70, 2, 2, 5, 0, &t5_of_8},
-    {300, 257, 6, 2, 2, 24, 0, &far_ones}, {300, 257, 1, 3, 3, 20, 0, &far_ones},
-    {9, 4, 5, 1, 1, 600, 0, &both_ways},   {300, 254, 6, 2, 2, 24, 130, &far_ones},
-    {300, 129, 70, 2, 2, 5, 65, &t5_of_8},
+    {1, 0, 1, 1, 1, 1, 0, NULL, 0, false},
+    {9, 0, 9, 3, 3, 4, 0, NULL, 0, false},
+    {9, 8, 1, 3, 3, 4, 0, NULL, 0, false},
+    {70, 63, 1, 2, 2, 3, 0, NULL, 0, false},
+    {70, 64, 1, 2, 2, 3, 0, NULL, 0, false},
+    {90, 60, 10, 1, 1, 40, 0, NULL, 0, false},
+    {200, 130, 1, 2, 2, 64, 0, NULL, 0, false},
+    {150, 3, 64, 5, 5, 16, 0, NULL, 0, false},
+    {300, 129, 70, 2, 2, 5, 0, NULL, 0, false},
+    {128, 64, 64, 1, 1, 64, 0, NULL, 0, false},
+    {256, 255, 1, 2, 2, 100, 0, NULL, 0, false},
+    {300, 257, 6, 2, 2, 24, 0, NULL, 0, false},
+    {9, 4, 5, 1, 1, 600, 0, NULL, 0, false},
+    {8, 0, 5, 4, 2, 6, 0, NULL, 0, false},
+    {133, 125, 5, 4, 2, 64, 0, NULL, 0, false},
+    {99, 91, 5, 4, 1, 128, 0, NULL, 0, false},
+    {9, 0, 9, 3, 3, 4, 2, NULL, 0, false},
+    {70, 64, 1, 2, 2, 3, 1, NULL, 0, false},
+    {90, 60, 10, 1, 1, 40, 5, NULL, 0, false},
+    {200, 130, 1, 2, 2, 64, 67, NULL, 0, false},
+    {300, 129, 70, 2, 2, 5, 65, NULL, 0, false},
+    {300, 257, 6, 2, 2, 24, 3, NULL, 0, false},
+    {300, 254, 6, 4, 2, 24, 130, NULL, 0, false},
+    {300, 250, 9, 2, 1, 8, 128, NULL, 0, false},
+    {400, 300, 70, 1, 1, 8, 20, NULL, 0, false},
+    {80, 3, 64, 2, 1, 16, 99, NULL, 0, false},
+    {1, 0, 1, 1, 1, 1, 0, &t5_of_8, 0, false},
+    {9, 0, 9, 3, 3, 4, 0, &t5_of_8, 0, false},
+    {70, 63, 1, 2, 2, 3, 0, &far_ones, 0, false},
+    {70, 64, 1, 2, 2, 3, 0, &t5_of_8, 0, false},
+    {90, 60, 10, 3, 3, 40, 0, &both_ways, 0, false},
+    {200, 130, 1, 2, 2, 64, 0, &t5_of_8, 0, false},
+    {150, 3, 64, 5, 5, 16, 0, &t5_of_8, 0, false},
+    {300, 129, 70, 2, 2, 5, 0, &t5_of_8, 0, false},
+    {300, 257, 6, 2, 2, 24, 0, &far_ones, 0, false},
+    {300, 257, 1, 3, 3, 20, 0, &far_ones, 0, false},
+    {9, 4, 5, 1, 1, 600, 0, &both_ways, 0, false},
+    {300, 254, 6, 2, 2, 24, 130, &far_ones, 0, false},
+    {300, 129, 70, 2, 2, 5, 65, &t5_of_8, 0, false},
+    {9, 8, 1, 3, 3, 4, 0, NULL, 0.5f, false},
+    {200, 130, 1, 2, 2, 64, 0, NULL, 2, false},
+    {300, 254, 6, 4, 2, 24, 130, NULL, 2, false},
+    {9, 0, 9, 3, 3, 4, 0, NULL, 0, true},
+    {70, 64, 1, 1, 1, 3, 0, NULL, 0, true},
+    {300, 129, 70, 6, 2, 5, 65, NULL, 0, true},
+    {300, 257, 6, 4, 4, 24, 0, NULL, 0, true},
+    {200, 130, 1, 7, 7, 64, 0, NULL, 0, true},
 };
 enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
@@ -72,6 +101,8 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
                                          .window = s->window,
                                          .n_positions = s->n_positions,
                                          .scale = scale,
+                                         .cap = s->cap,
+                                         .alibi = s->alibi,
                                          .bias = s->buckets ? mirror_of(at, t->row.host.attention.bias) : NULL,
                                          .buckets = t->row.host.attention.buckets,
                                          .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions,
@@ -103,7 +134,9 @@ static void make_cached(struct cached *t, const struct cached_shape *s, int type
                                                         .window = s->window,
                                                         .bias = s->buckets ? (void *)call_given : NULL,
                                                         .buckets = s->buckets ? *s->buckets : none,
-                                                        .scale = scale}}},
+                                                        .scale = scale,
+                                                        .cap = s->cap,
+                                                        .alibi = s->alibi}}},
                          .width = s->n_heads * s->head_width,
                          .stride = (s->n_heads + 2 * s->n_kv_heads) * s->head_width,
                          .each = 5};
@@ -171,7 +204,7 @@ TEST_EACH(attention_passes_nan_on, 4 * COMMON_TYPES)
 {
     enum { TOKENS = 130, AT = 70, WINDOW = 40 };
     const size_t window = _i / COMMON_TYPES / 2 ? WINDOW : 0;
-    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL};
+    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL, 0, false};
     struct cached t;
 
     make_cached(&t, &shape, _i % COMMON_TYPES);

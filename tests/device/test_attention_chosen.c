@@ -1,6 +1,6 @@
 /* Gradients of keys and values from some queries: their formula, what stays exact, and the mean and the variance of the
  * estimate, by the draws that a step makes. */
-#include "proto/operation/attention.h"
+#include "proto/operation/kind/attention.h"
 #include "proto/operation/operation.h"
 #include "tests/kit/device/mirror.h"
 #include "tests/kit/reference/reference.h"

@@ -9,7 +9,7 @@ static const struct device_glu shapes[] = {{.m = 1, .n = 1, .stride = 1},
                                            {.m = 5, .n = 33, .stride = 75},
                                            {.m = 64, .n = 24, .stride = 72},
                                            {.m = 2, .n = 1000, .stride = 2024}};
-enum { N_ACTIVATIONS = MODEL_SIGMOID + 1, N_CASES = COUNT(shapes) * NUMBER_TYPES * N_ACTIVATIONS };
+enum { N_ACTIVATIONS = MODEL_ACTIVATIONS, N_CASES = COUNT(shapes) * NUMBER_TYPES * N_ACTIVATIONS };
 
 /* The activation within 3 units in the last place, as test_rows.c has it, and a product or two. */
 static double near(const struct call_test *test, const char *output)

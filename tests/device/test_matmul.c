@@ -19,7 +19,7 @@ static const struct shape {
 enum {
     N_SMALL = 7, /* what an activation follows does not depend on the shape */
     N_TRANSPOSITIONS = 4,
-    N_ACTIVATIONS = MODEL_SIGMOID + 1,
+    N_ACTIVATIONS = MODEL_ACTIVATIONS,
     N_ODD = 60
 };
 
@@ -36,8 +36,10 @@ static double near(const struct call_test *test, const char *output)
     const double rounding = test->type == NUMBER_BF16 ? 0x1p-8 : is_half ? 0x1p-11 : 0;
     const double product = (4 * 0x1p-24 * sqrt((double)op->k) + 0x1p-23) * (cuda && is_half ? 2 : 1);
 
+    const double slope = op->activation == MODEL_RELU2 ? 2 : 1.13; /* that of a square is twice its root, of itself */
+
     if (op->epilogue == DEVICE_BIAS_ACTIVATION && strcmp(output, "c") == 0)
-        return 1.13 * product + 0x1p-22 + 1.13 * rounding;
+        return slope * product + 0x1p-22 + slope * rounding;
     if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
         return 2 * product + 3 * 0x1p-23 + (cuda ? 1.13 * rounding : 0);
     if (cuda && !backend_get()->simulated && is_half && !op->wide && op->beta != 0)

@@ -20,8 +20,8 @@ static const struct shape {
     {7, 5, 0, 3, 0},     {9, 128, 0, 4, 256}, {3, 64, 2, 2, 3},   {40, 24, 0, 1, 8},   {70, 64, 1, 8, 64},
     {5, 80, 0, 3, 16},   {6, 256, 0, 2, 0},   {2, 1048, 0, 2, 0},
 };
-/* Each without and with an offset. */
-enum { KINDS = 2 * 2, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };
+/* Each with a weight, with 1 + weight, and without. */
+enum { KINDS = 2 * 3, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };
 
 struct norm {
     struct call_test test;
@@ -58,7 +58,8 @@ static struct norm make(int i, bool biased)
 {
     const struct shape *s = &shapes[i / KINDS / NUMBER_TYPES];
     const struct device_norm op = {.kind = (enum device_norm_kind)(i % 2),
-                                   .offset = i % KINDS / 2,
+                                   .offset = i % KINDS / 2 == 1,
+                                   .bare = i % KINDS / 2 == 2,
                                    .m = s->m,
                                    .n = s->n,
                                    .n_heads = s->n_heads,
@@ -110,7 +111,7 @@ TEST_EACH_IF(norm_backward_is_the_formula, 3 * N_CASES, has_turn(_i, 3))
     op->accumulate = _i % 3 == 1;
     if (!op->accumulate)
         t.test.onto[0].written = "x_gradient", t.test.onto[0].read = "y_gradient";
-    if (_i % 3 != 2)
+    if (_i % 3 != 2 && !op->bare)
         op->weight_gradient = (void *)call_given;
     if (_i % 3 != 2 && op->kind == DEVICE_LAYER_NORM)
         op->bias_gradient = (void *)call_given;
@@ -187,7 +188,7 @@ static void run_summed(struct mirror *at, void *const out[], const void *context
     const struct summed *t = context;
     struct device_norm op = t->of.test.call.norm;
 
-    op.weight = mirror_of(at, t->weight), op.bias = op.bias ? mirror_of(at, t->bias) : NULL;
+    op.weight = op.bare ? NULL : mirror_of(at, t->weight), op.bias = op.bias ? mirror_of(at, t->bias) : NULL;
     op.y = out[0], op.statistics = out[1];
     op.add.x = mirror_of(at, t->x);
     op.add.h = t->way == SUM_OVER_BRANCH ? out[2] : t->way == NO_SUM_Y_OVER_BRANCH ? out[0] : mirror_of(at, t->h);
@@ -234,13 +235,13 @@ static void run_summed_backward(struct mirror *at, void *const out[], const void
     struct device_norm op = t->of.test.call.norm;
     const size_t bytes = op.m * op.n * number_bytes(t->of.test.type);
 
-    op.weight = mirror_of(at, t->weight), op.bias = NULL;
+    op.weight = op.bare ? NULL : mirror_of(at, t->weight), op.bias = NULL;
     op.x = mirror_of(at, t->x), op.y = mirror_scratch(at, bytes);
     op.statistics = mirror_scratch(at, 2 * op.m * sizeof *op.statistics);
     at->ops->norm(at->dev, &op);
     op.x_gradient = out[0];
     op.y_gradient = op.accumulate ? mirror_of(at, t->dy) : out[0];
-    op.weight_gradient = out[2], op.bias_gradient = out[3];
+    op.weight_gradient = op.bare ? NULL : out[2], op.bias_gradient = out[3];
     op.add.y = t->in_one ? out[1] : NULL;
     at->ops->norm_backward(at->dev, &op);
     if (t->in_one)

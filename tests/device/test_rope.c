@@ -1,4 +1,4 @@
-/* Rotary positions, and fixed ones. */
+/* Rotary positions, and fixed ones; and columns in another order, so that they can be rotated. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -12,11 +12,31 @@ static const struct shape {
     size_t n_rows, n_tokens, n_heads, head_width, n_rotated, gap;
     uint64_t first;
     bool packed; /* tokens have positions of their own */
+    bool interleaved;
+    float factor, growth; /* growth: of all heads but the last, with a period of 3 */
 } shapes[] = {
-    {1, 1, 1, 2, 2, 0, 0, false},     {2, 3, 3, 10, 10, 5, 0, false},        {1, 5, 2, 64, 64, 64, 7, false},
-    {2, 4, 5, 24, 16, 8, 100, false}, {1, 3, 2, 128, 96, 0, 0, false},       {1, 2, 3, 256, 256, 8, 5000, false},
-    {1, 1, 2, 16, 0, 0, 3, false},    {1, 4, 8, 128, 128, 0, 131070, false}, {2, 7, 3, 16, 16, 5, 0, true},
-    {1, 5, 2, 128, 128, 0, 0, true},
+    {1, 1, 1, 2, 2, 0, 0, .packed = false},
+    {2, 3, 3, 10, 10, 5, 0, .packed = false},
+    {1, 5, 2, 64, 64, 64, 7, .packed = false},
+    {2, 4, 5, 24, 16, 8, 100, .packed = false},
+    {1, 3, 2, 128, 96, 0, 0, .packed = false},
+    {1, 2, 3, 256, 256, 8, 5000, .packed = false},
+    {1, 1, 2, 16, 0, 0, 3, .packed = false},
+    {1, 4, 8, 128, 128, 0, 131070, .packed = false},
+    {2, 7, 3, 16, 16, 5, 0, .packed = true},
+    {1, 5, 2, 128, 128, 0, 0, .packed = true},
+    /* Interleaved: one pair; of no whole vector; part of a head; whole packs; the most. */
+    {1, 3, 1, 2, 2, 0, 9, .interleaved = true},
+    {2, 3, 3, 10, 10, 5, 2, .interleaved = true},
+    {2, 4, 5, 24, 16, 8, 100, .interleaved = true},
+    {1, 5, 2, 64, 64, 64, 7, .interleaved = true},
+    {1, 2, 3, 256, 256, 8, 5000, .interleaved = true},
+    {2, 7, 3, 16, 6, 5, 0, .packed = true, .interleaved = true},
+    /* Multiplied. */
+    {2, 3, 3, 10, 10, 5, 4, .factor = 1.25f},
+    {2, 7, 3, 16, 16, 0, 0, .packed = true, .interleaved = true, .factor = 0.5f},
+    {2, 9, 3, 16, 16, 0, 0, .factor = 1.25f, .growth = 0.5f},
+    {1, 9, 4, 64, 64, 0, 100, .interleaved = true, .growth = 0.1f},
 };
 
 /* Two products and a sum of values up to 4, of which the cosine and the sine are each within 2^-24. */
@@ -24,6 +44,12 @@ static double near(const struct call_test *test, const char *output)
 {
     (void)test, (void)output;
     return 3 * 0x1p-23;
+}
+
+/* Factors are rounded twice more, and enlarge all of it: none here is beyond 2. */
+static double near_multiplied(const struct call_test *test, const char *output)
+{
+    return 2 * 2 * near(test, output);
 }
 
 /* Documents of 1 token, of 2, of 3 and so on; the last one begins far from the first position, as no row would. */
@@ -57,8 +83,13 @@ TEST_EACH(rope_turns_pairs_by_their_position, 2 * COUNT(shapes) * NUMBER_TYPES)
                                                .first = s->first,
                                                .positions = s->packed ? (void *)call_given : NULL,
                                                .stride = s->n_heads * s->head_width + s->gap,
-                                               .inverse = _i % 2}},
-                             .near = near,
+                                               .inverse = _i % 2,
+                                               .interleaved = s->interleaved,
+                                               .factor = s->factor,
+                                               .n_grown = s->growth > 0 ? s->n_heads - 1 : 0,
+                                               .growth = s->growth,
+                                               .period = 3}},
+                             .near = s->factor > 0 || s->growth > 0 ? near_multiplied : near,
                              .prepare = draw_positions};
 
     for (size_t j = 0; j < s->n_rotated / 2; j++)
@@ -78,6 +109,26 @@ TEST_EACH(sines_and_cosines_of_the_position_are_added, COUNT(sums) * NUMBER_TYPE
                              .call = {.kind = CALL_sinusoid, .sinusoid = sums[_i / NUMBER_TYPES]},
                              .near = near,
                              .is_elementwise = true};
+
+    call_check(&test);
+}
+
+/* One piece; no whole vector; whole packs; of a model's heads, and back. */
+static const struct device_regroup orders[] = {{1, 1, 1, 1, NULL, NULL},   {3, 5, 3, 7, NULL, NULL},
+                                               {2, 3, 5, 7, NULL, NULL},   {4, 4, 3, 16, NULL, NULL},
+                                               {9, 12, 3, 64, NULL, NULL}, {9, 3, 12, 64, NULL, NULL}};
+
+static double exact(const struct call_test *test, const char *output)
+{
+    (void)test, (void)output;
+    return 0;
+}
+
+TEST_EACH(pieces_of_groups_become_parts, COUNT(orders) * NUMBER_TYPES)
+{
+    struct call_test test = {.type = (enum number_type)(_i % NUMBER_TYPES),
+                             .call = {.kind = CALL_regroup, .regroup = orders[_i / NUMBER_TYPES]},
+                             .near = exact};
 
     call_check(&test);
 }

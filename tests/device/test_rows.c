@@ -14,7 +14,7 @@ static const struct shape {
     size_t m, n;
 } shapes[] = {{1, 1},   {1, 5},    {3, 16},    {64, 33},  {129, 128}, {7, 300},
               {12, 24}, {1000, 8}, {1000, 19}, {5, 2600}, {4, 1029}};
-enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ID = 3, N_TABLE = 13, N_ACTIVATIONS = MODEL_SIGMOID + 1 };
+enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ID = 3, N_TABLE = 13, N_ACTIVATIONS = MODEL_ACTIVATIONS };
 
 static void run_zero(struct mirror *at, void *const out[], const void *context)
 {

@@ -83,7 +83,7 @@ static int write_attention(struct program *p, int x, const struct model_config *
                                               .n_rotated = heads->width,
                                               .frequencies = frequencies};
 
-    decoder_frequencies(frequencies, heads->rope, rope.n_rotated);
+    decoder_frequencies(frequencies, heads->rope, NULL, rope.n_rotated);
     int y = program_linears(p, program_norm(p, x, "input_layernorm", &norm), qkv, 3, &linear);
     if (heads->normed)
         y = program_head_norm(p, y, "self_attn.q_norm", "self_attn.k_norm", &head_norm);

@@ -40,7 +40,7 @@ static void write_attention(struct program *p, const struct model_config *c)
                                               .n_rotated = d->head_width,
                                               .frequencies = frequencies};
 
-    decoder_frequencies(frequencies, &d->rope, rope.n_rotated);
+    decoder_frequencies(frequencies, &d->rope, NULL, rope.n_rotated);
     const int x = program_begin(p, c->width);
     const int projected = program_linears(p, program_norm(p, x, "input_layernorm", &norm), qkv, 3, &linear);
     const int a = program_attention(p, program_rope(p, projected, &rope), &attention);

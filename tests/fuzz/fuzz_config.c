@@ -3,7 +3,7 @@
  * Models of few layers are built, too: every value within its limits gives one. */
 #include "client/corpus/labels.h"
 #include "proto/model/model.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 #include "proto/model/wrapper.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,7 +2,7 @@
  *
  * The bits of the first byte: the format, compressed, columns (2), rows to be predicted, numbers as labels. */
 #include "client/corpus/labelled.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 #include "tests/fuzz/fuzz.h"

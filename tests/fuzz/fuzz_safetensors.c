@@ -3,7 +3,7 @@
  * Each input is tried as it is, and as a header: behind the length that it has, before 256 bytes of data. */
 #include "client/model/model.h"
 #include "proto/model/coded.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
@@ -33,12 +33,13 @@ static void match(int fd)
     client_model_close(&model);
 }
 
-/* Reads the last values of tensors that are coded. */
+/* Reads the last values of tensors that are coded; of fp8 with small blocks, or with one scale a tensor. */
 static void decode(struct safetensors *file)
 {
+    const struct quantized quantized = {true, file->n_entries % 3 ? 2 : 0, file->n_entries % 3 ? 32 : 0};
     struct error err = {""};
 
-    if (!fuzz_took(coded_find(file, 1, &err), &err))
+    if (!fuzz_took(coded_find(file, 1, &quantized, &err), &err))
         return;
     for (size_t i = 0; i < file->n_entries; i++) {
         const struct safetensors_entry *entry = &file->entries[i];

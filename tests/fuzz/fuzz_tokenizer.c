@@ -4,7 +4,7 @@
  * Parts of an input: the text, then the files in the order of `names`; an empty part is an absent file. */
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

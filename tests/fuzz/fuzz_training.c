@@ -3,7 +3,7 @@
  * Each input is tried as it is, and, if it ends in a brace, with its right checksum put there. */
 #include "client/record/change.h"
 #include "client/record/record.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>

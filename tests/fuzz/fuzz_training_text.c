@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_training_text.c - a job's training text: as the daemon takes it from a client, as a client takes a
  * daemon's. */
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 #include "proto/wire/training_text.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -46,11 +46,13 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
             failed = 1
         }
     }
-    /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
+    /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes")
+         must($6 <= (/xielu/ ? 2 : 1), $6 " loads of single values") } # two numbers for all elements
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
-    / (norm_rows<(bf16|fp16), 8, .*true>|norm_rows<float, 4, .*true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }
-    / norm_rows<((bf16|fp16), 8|float, 4), [a-z_]+, sum_row<.*true>/ { must($9 >= 128, $9 " bytes in flight: not both operands") }
-    / over_rows<[48], / { held++; must($9 >= 48, $9 " bytes in flight") }
+    / (norm_rows<((bf16|fp16), 8|float, 4), .*_row<[a-z0-9]+, [48], true>, true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }
+    / norm_rows<((bf16|fp16), 8|float, 4), [a-z_]+, sum_row<[a-z0-9]+, [48], true>, true>/ { must($9 >= 128, $9 " bytes in flight: not both operands") }
+    / over_rows<[48], / && !/ regrouped</ { held++; # of a copy that regroups columns, places take divisions
+         must($9 >= 48, $9 " bytes in flight") }
     / norm_gradient_rows<(bf16|fp16), 8, [a-z_]+, true, / { held++; must($9 >= 96, $9 " bytes in flight: not the next row") }
     / attend(_backward)?<(bf16|fp16), (64|128|256), / {
         fast++

@@ -50,6 +50,11 @@ void expect_texts(const char *command, int status, const char *const *texts)
 
 const char *expect_on_terminal(const char *command, int status, unsigned short columns)
 {
+    return expect_typed(command, status, columns, "");
+}
+
+const char *expect_typed(const char *command, int status, unsigned short columns, const char *keys)
+{
     static char shown[1 << 16];
     size_t n = 0;
     ssize_t got;
@@ -64,6 +69,7 @@ const char *expect_on_terminal(const char *command, int status, unsigned short c
             execl("/bin/sh", "sh", "-c", print("PATH=%s:$PATH; %s", processes_programs(), command), (char *)NULL);
         _exit(127);
     }
+    ck_assert_int_eq(write(fd, keys, strlen(keys)), (ssize_t)strlen(keys)); /* it keeps them until they are read */
     while (n < sizeof shown - 1 && (got = read(fd, shown + n, sizeof shown - 1 - n)) > 0)
         n += (size_t)got;
     shown[n] = 0;

@@ -30,6 +30,8 @@ double json_number_at(json_t *value, const char *path);
 /* Runs a line of the shell, which exits with this status, on a terminal of so many columns, an xterm with colours; what
  * it showed, until the next one. */
 const char *expect_on_terminal(const char *command, int status, unsigned short columns);
+/* The same, where these keys are typed; the terminal shows them, too. */
+const char *expect_typed(const char *command, int status, unsigned short columns, const char *keys);
 
 /* What the last command wrote to either; until the next one. */
 const char *command_out(void);

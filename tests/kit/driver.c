@@ -1,8 +1,8 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 
-#include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/files.h"
 
@@ -257,8 +257,8 @@ void driver_begin(struct driver *driver)
     const uint64_t step = driver->opened++;
     const struct plan_data data = layout_of(&driver->options);
     char *const base = driver->data.base;
-    uint32_t *const ids = (uint32_t *)(void *)(base + data.buffers[step % 2].ids),
-                    *const entries = (uint32_t *)(void *)(base + data.buffers[step % 2].entries);
+    uint32_t *const ids = (uint32_t *)(void *)(base + data.buffers[step % 2].at[PLAN_FIELD_IDS]),
+                    *const entries = (uint32_t *)(void *)(base + data.buffers[step % 2].at[PLAN_FIELD_ENTRIES]);
     const struct message m = {.kind = MESSAGE_OPEN_STEP,
                               .open_step = {.step = step,
                                             .buffer = step % 2,

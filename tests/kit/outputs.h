@@ -3,14 +3,14 @@
 #ifndef TESTS_KIT_OUTPUTS_H
 #define TESTS_KIT_OUTPUTS_H
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* Makes it; returns the name. */
 const char *outputs_make(const char *name);
-/* The names in a directory, sorted, a blank behind each. */
+/* The names in a directory, sorted, a blank behind each; without report.svg, which is there where gnuplot is. */
 const char *outputs_names(const char *path);
 void outputs_write(const char *directory, const char *name, const char *content);
 void outputs_check_file(const char *path, const char *content);

@@ -1,5 +1,5 @@
 """Model directories as transformers writes them, with their logits in float64:
-tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,roberta*,wrapped*}.
+tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,roberta*,wrapped*}, and those of FAMILIES.
 
     python logits.py [NAME]...
 
@@ -16,13 +16,15 @@ tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,ro
     qwen2*   tied; not tied, a head of keys and values for each query's, a window in the second block
     qwen3*   tied; not tied, wide heads and biases, a window in the second block
     roberta* positions begin at 2; at 4, and gelu_new but for the head's gelu
+    FAMILIES one of each further family, with what it has of its own
     wrapped* text models of others, which see images, too: a Gemma 3; a Qwen 2 of Llava
 
 Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary). Beside those of GREEDY, of
 which some have 16 positions and some more than are used, also greedy.json, a prompt and its likeliest continuation.
-Made with torch 2.15.0 and transformers 5.23.0.
+Made with torch 2.15.0 and transformers 5.23.0, those of FAMILIES with 5.24.0.
 """
 import json
+import math
 import os
 import shutil
 import sys
@@ -30,13 +32,15 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import (BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3Config, Gemma3ForCausalLM,
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3Config, Gemma3ForCausalLM,
                           Gemma3ForConditionalGeneration, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config,
                           GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
+import families
+import family_draws
 import fixture
 import float64
 
@@ -94,16 +98,54 @@ MODELS = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
         head_dim=10, num_key_value_heads=1, attention_bias=True, max_position_embeddings=256, **SLIDING))),
 }
+ROTATED = dict(rope_type="default", rope_theta=100.0)
+YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=64)
+FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ, so that a greedy text is one context
+    "apertus": dict(pad_token_id=None, attention_bias=True, rope_parameters=LLAMA3),
+    "arcee": dict(mlp_bias=True, rope_parameters=YARN),
+    "bloom": dict(num_attention_heads=6),
+    "cohere": dict(pad_token_id=None, logit_scale=0.5, use_qk_norm=True),
+    "cohere2": dict(pad_token_id=None, logit_scale=0.5, num_hidden_layers=4, sliding_window=5),
+    "distilbert": dict(dim=24, hidden_dim=28, n_heads=4, n_layers=2),
+    "electra": dict(embedding_size=12),
+    "ernie4_5": dict(head_dim=10, use_bias=True),
+    "eurobert": dict(pad_token_id=None, head_dim=10),
+    "gemma2": dict(head_dim=10, sliding_window=5, attn_logit_softcapping=3.0, final_logit_softcapping=20.0, rms_norm_eps=1e-2,
+                   tie_word_embeddings=False),
+    "glm": dict(pad_token_id=None, head_dim=12),
+    "glm4": dict(pad_token_id=None, head_dim=12),
+    "gpt_neox": dict(rope_parameters=dict(ROTATED, partial_rotary_factor=0.7)),
+    "hunyuan_v1_dense": dict(head_dim=10, attention_bias=True),
+    "ministral3": dict(pad_token_id=None, head_dim=10, rope_parameters=dict(
+        YARN, llama_4_scaling_beta=0.3, mscale=0.8, mscale_all_dim=0.5)),
+    "modernbert": dict(pad_token_id=None, num_hidden_layers=3, local_attention=6),
+    "nanochat": dict(pad_token_id=None, attention_bias=True, final_logit_softcapping=3.0, rms_norm_eps=1e-2),
+    "olmo": dict(attention_bias=True),
+    "opt": dict(ffn_dim=28, pad_token_id=1),
+    "phi": dict(qk_layernorm=True, rope_parameters=dict(ROTATED, partial_rotary_factor=0.67)),
+    "xlm-roberta": dict(pad_token_id=1),
+    "exaone4": dict(num_hidden_layers=4, sliding_window=5),
+    "granite": dict(attention_multiplier=0.3, residual_multiplier=0.4, embedding_multiplier=3.0, logits_scaling=2.5,
+                    attention_bias=True),
+    "olmo2": dict(rms_norm_eps=1e-2),
+    "olmo3": dict(num_hidden_layers=4, sliding_window=5, rope_parameters=dict(
+        sliding_attention=ROTATED, full_attention=dict(LINEAR, rope_theta=100.0))),
+    "phi3": dict(pad_token_id=None, sliding_window=6, rope_parameters=dict(ROTATED, partial_rotary_factor=0.67)),
+    "seed_oss": dict(head_dim=10, attention_out_bias=True),
+    "smollm3": dict(pad_token_id=None, num_hidden_layers=4, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=5),
+    "stablelm": dict(use_qkv_bias=True, use_parallel_residual=True, rope_parameters=dict(ROTATED, partial_rotary_factor=0.34)),
+    "starcoder2": dict(sliding_window=5),
+}
 GREEDY = ("gemma", "gemma_untied", "gemma3", "llama3", "llama_linear", "mistral", "mistral_window", "qwen2", "qwen2_tied",
           "qwen3", "qwen3_tied")
-SEEDS = {"mistral_window": 1}  # whose greedy text is no loop
+SEEDS = {"mistral_window": 1, "granite": 1, "phi": 1, "gemma2": 1}  # whose greedy text is no loop
 N_PROMPTS, N_TOKENS, LEAST_DIFFERENT, LEAST_MARGIN = 48, 200, 14, 1e-3
 
 
 def continue_greedily(model, prompts, cached):
     """The likeliest tokens after each prompt, and the least that one was ahead by. Where a context exceeds the model's
     positions, it keeps the last half of them, as eps generate does."""
-    rows, positions, margins = prompts.clone(), model.config.max_position_embeddings, []
+    rows, positions, margins = prompts.clone(), getattr(model.config, "max_position_embeddings", math.inf), []
     context, cache = rows, None
     for _ in range(N_TOKENS):
         with torch.no_grad():
@@ -125,8 +167,9 @@ def make_greedy(name, folder, kind, exact):
     ids, margins = continue_greedily(exact, prompts, True)
     different = [min(len(set(row.tolist())), 2 * len(set(row[-N_TOKENS // 4:].tolist()))) for row in ids]
     best = max((k for k in range(N_PROMPTS) if margins[k] > LEAST_MARGIN), key=lambda k: different[k])
-    single = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-    assert torch.equal(continue_greedily(single, prompts[best:best + 1], False)[0][0], ids[best])
+    if name not in FAMILIES:
+        single = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        assert torch.equal(continue_greedily(single, prompts[best:best + 1], False)[0][0], ids[best])
     print(f"{name}: greedy, {len(set(ids[best].tolist()))} different tokens, {len(set(ids[best][-50:].tolist()))} in the "
           f"last 50, smallest margin {margins[best]:.1e}")
     assert different[best] >= LEAST_DIFFERENT, different[best]
@@ -195,6 +238,39 @@ def make(name):
     print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
 
 
+def make_family(name):
+    """Of FAMILIES: as transformers saves it, in float64 throughout."""
+    torch.manual_seed(SEEDS.get(name, sum(name.encode())))
+    known = AutoConfig.for_model(name)
+    sizes = {k: v for k, v in DECODER.items() if k != "max_position_embeddings" and hasattr(known, k)}
+    is_encoder = name in family_draws.ENCODERS
+    kind = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
+    positions = dict(max_position_embeddings=256) if hasattr(known, "max_position_embeddings") else {}
+    config = AutoConfig.for_model(name, **sizes | positions | FAMILIES[name])
+    model, folder = kind.from_config(config), os.path.join(FIXTURES, name)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.vocab_size, 0)
+    if is_encoder:
+        ids[ids == config.pad_token_id] = 5    # padding has no position
+    with families.throughout():
+        again = kind.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float64).eval()
+        with torch.no_grad():
+            for t, p in again.named_parameters():
+                p.copy_(dict(model.named_parameters())[t])
+            logits = again(input_ids=torch.from_numpy(ids)).logits
+        assert logits.dtype == torch.float64
+        fixture.write(os.path.join(folder, "tokens.json"),
+                      {"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()})
+        logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
+        if not is_encoder:
+            make_greedy(name, folder, kind, again)
+    print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
+
+
 VISION = dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 WRAPPED = {  # Gemma 3's names are the published ones; those of the other are as transformers has them
     "wrapped_gemma3": (Gemma3ForConditionalGeneration, lambda: Gemma3Config(
@@ -231,5 +307,5 @@ def make_wrapped(name):
 
 
 if __name__ == "__main__":
-    for which in sys.argv[1:] or [*MODELS, *WRAPPED]:
-        (make_wrapped if which in WRAPPED else make)(which)
+    for which in sys.argv[1:] or [*MODELS, *FAMILIES, *WRAPPED]:
+        (make_wrapped if which in WRAPPED else make_family if which in FAMILIES else make)(which)

@@ -1,19 +1,21 @@
 """Gradients and three training steps of small classifiers and a regression by transformers: tests/fixtures/labels_*.
 
-    python make_labels.py
+    python make_labels.py [NAME...]
 
 Rows differ in length, and BERT's are pairs of texts. They are padded to the longest of their minibatch, and masked. What is
 committed is as training.py has it, and the rows themselves; of a regression's gradient also the distances of single rows.
 
-Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
+Made with torch 2.15.0 and transformers 5.23.0 on the CPU, those of ELECTRA, DistilBERT and ModernBERT with 5.24.0.
 """
 import os
+import sys
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import (BertConfig, BertForSequenceClassification, RobertaConfig,
-                          RobertaForSequenceClassification)
+from transformers import (BertConfig, BertForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification,
+                          ElectraConfig, ElectraForSequenceClassification, ModernBertConfig,
+                          ModernBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification)
 
 import drawn
 import fixture
@@ -21,7 +23,8 @@ import training
 
 BATCH, SEQ, ROOM, N_STEPS, N_MINIBATCHES, WHOLE = 7, 19, 24, 3, 2, 1 << 62  # rows have up to SEQ tokens
 LR, EPSILON = 1e-3, 1e-4
-SIZES = dict(num_hidden_layers=2, vocab_size=61, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+VOCABULARY = 61
+SIZES = dict(num_hidden_layers=2, vocab_size=VOCABULARY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 MODELS = {  # classes, sizes, labels, and the row of position 0
     "labels_bert": (BertConfig, BertForSequenceClassification, 3, 0,
                     dict(hidden_size=21, num_attention_heads=3, intermediate_size=37, max_position_embeddings=ROOM + 1)),
@@ -31,20 +34,32 @@ MODELS = {  # classes, sizes, labels, and the row of position 0
     "labels_regression": (BertConfig, BertForSequenceClassification, 1, 0,
                           dict(hidden_size=18, num_attention_heads=2, intermediate_size=25, hidden_act="relu",
                                max_position_embeddings=ROOM)),
+    "labels_electra": (ElectraConfig, ElectraForSequenceClassification, 3, 0,
+                       dict(embedding_size=20, hidden_size=20, num_attention_heads=2, intermediate_size=31,
+                            max_position_embeddings=ROOM)),
+    "labels_distilbert": (DistilBertConfig, DistilBertForSequenceClassification, 3, 0,
+                          dict(dim=18, n_heads=3, hidden_dim=29, max_position_embeddings=ROOM, seq_classif_dropout=0.0)),
+    # the longest row is longer than what its second block sees; transformers gives NaN where padding sees no key
+    "labels_modernbert": (ModernBertConfig, ModernBertForSequenceClassification, 4, 0,
+                          dict(hidden_size=16, num_attention_heads=2, intermediate_size=23, max_position_embeddings=ROOM,
+                               local_attention=34, layer_types=["full_attention", "sliding_attention"], pad_token_id=0,
+                               mlp_bias=True)),
 }
+OWN_SIZES = {DistilBertConfig: dict(n_layers=2, vocab_size=VOCABULARY, dropout=0.0, attention_dropout=0.0),
+             ModernBertConfig: dict(num_hidden_layers=2, vocab_size=VOCABULARY)}  # these know no types of tokens
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", BATCH))
 
 
 def how_drawn(tensor):
     """base and scale of a tensor's weights."""
-    if "LayerNorm" in tensor and tensor.endswith("weight"):
+    if ("LayerNorm" in tensor or "norm" in tensor) and tensor.endswith("weight"):
         return 1.0, 0.4
     return 0.0, 0.4 if tensor.endswith("bias") else 1.6 if "embeddings" in tensor else 1.0
 
 
 def model_of(name, dtype, attention="eager"):
     make_config, make_model, n_labels, _, sizes = MODELS[name]
-    config = make_config(**SIZES, **sizes, num_labels=n_labels)
+    config = make_config(**OWN_SIZES.get(make_config, SIZES), **sizes, num_labels=n_labels)
     model = make_model._from_config(config, attn_implementation=attention, dtype=torch.float32)
     with torch.no_grad():
         for tensor, p in model.named_parameters():
@@ -60,9 +75,9 @@ def rows_of(name, number):
     rows = []
     for i in range(BATCH):
         n = SEQ if i == number else int(rng.integers(2, SEQ - 2))
-        pairs = sizes.get("type_vocab_size", 2) > 1 and i % 3 != 2
+        pairs = sizes.get("type_vocab_size", 2) > 1 and make_config not in OWN_SIZES and i % 3 != 2
         label = round(float(rng.normal()), 3) if n_labels == 1 else int(rng.integers(n_labels))
-        rows.append({"ids": [int(x) for x in rng.integers(2, SIZES["vocab_size"], n)],
+        rows.append({"ids": [int(x) for x in rng.integers(2, VOCABULARY, n)],
                      "second": int(rng.integers(1, n)) if pairs else n, "label": label})
     return rows
 
@@ -72,8 +87,8 @@ def tensors_of(name, rows):
     def padded(of, value):
         return torch.tensor([of(row) + [value] * (n - len(row["ids"])) for row in rows])
     kind = torch.float64 if MODELS[name][2] == 1 else torch.long
-    return dict(input_ids=padded(lambda row: row["ids"], pad),
-                token_type_ids=padded(lambda row: [int(t >= row["second"]) for t in range(len(row["ids"]))], 0),
+    types = dict(token_type_ids=padded(lambda row: [int(t >= row["second"]) for t in range(len(row["ids"]))], 0))
+    return dict(input_ids=padded(lambda row: row["ids"], pad), **(types if MODELS[name][0] not in OWN_SIZES else {}),
                 attention_mask=padded(lambda row: [1] * len(row["ids"]), 0)), torch.tensor(
                     [row["label"] for row in rows], dtype=kind)
 
@@ -121,7 +136,8 @@ def sum_of_rows(name):
     """Of each tensor: the sum over the first minibatch's rows of how far PyTorch's fp32 gradient of that row alone is from
     float64's; the larger of eager and sdpa. In a regression, a row's gradient is a multiple of the error of its one
     prediction, and so is what rounding makes of it. Their sum may cancel by chance, in every tensor at once, and a
-    distance of zero says nothing about anybody else's."""
+    distance of zero says nothing about anybody else's. In a classifier that is so of the bias alone: a few numbers, and
+    each the sum of one rounded probability a row."""
     def rows(dtype, attention):
         model = model_of(name, dtype, attention)
         inputs, labels = tensors_of(name, rows_of(name, 0))
@@ -142,14 +158,15 @@ def digest(writer, label, exact, singles, start=None):
     """The gradient of a key's bias is zero analytically, since softmax does not see what all keys have in common."""
     pieces = training.digest(writer, label, exact, singles, WHOLE, start)
     for piece in pieces:
-        if piece["tensor"].endswith("key.bias"):
+        if piece["tensor"].endswith(("key.bias", "k_lin.bias")):
             piece["piece"] = "k"
     return pieces
 
 
 def config_json(name):
     make_config, make_model, n_labels, _, sizes = MODELS[name]
-    config = {"architectures": [make_model.__name__], "model_type": make_config.model_type, **SIZES, **sizes}
+    config = {"architectures": [make_model.__name__], "model_type": make_config.model_type, **OWN_SIZES.get(make_config, SIZES),
+              **sizes}
     if n_labels != 2:  # as transformers writes it
         config["id2label"] = {str(i): f"LABEL_{i}" for i in range(n_labels)}
     return config
@@ -169,9 +186,9 @@ def make(name):
     singles, single_losses = zip(*(gradient(name, torch.float32, *way) for way in WAYS))
     of_gradient = {"loss": loss, "fp32_losses": single_losses,
                    "pieces": digest(writer, f"{name}:gradient", exact, singles)}
-    if MODELS[name][2] == 1:
-        sums = sum_of_rows(name)
-        for piece in of_gradient["pieces"]:
+    sums = sum_of_rows(name)
+    for piece in of_gradient["pieces"]:
+        if MODELS[name][2] == 1 or piece["n"] == MODELS[name][2]:
             piece["fp32_sum_of_rows"] = sums[piece["tensor"]]
     exact, losses = train(name, torch.float64, "eager", 1)
     singles, single_losses = zip(*(train(name, torch.float32, *way) for way in WAYS))
@@ -194,5 +211,5 @@ def make(name):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for which in MODELS:
+    for which in sys.argv[1:] or MODELS:
         make(which)

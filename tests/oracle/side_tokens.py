@@ -45,14 +45,24 @@ BASES = {
     "t5": ("t5", ["T5Tokenizer", "T5TokenizerFast"]),
     "gpt2_files": ("gpt2", ["GPT2Tokenizer", "GPT2TokenizerFast"]),
     "gpt2": ("gpt2", ["GPT2Tokenizer", "GPT2TokenizerFast", "PreTrainedTokenizerFast"]),
+    "gpt_neox": ("gpt_neox", ["GPTNeoXTokenizer", "GPTNeoXTokenizerFast"]),
+    "cohere": ("cohere", ["CohereTokenizer", "CohereTokenizerFast"]),
+    "xlm_roberta": ("xlm-roberta", ["XLMRobertaTokenizer", "XLMRobertaTokenizerFast"]),
 }
 # Other model_types of models that come with such tokenizers. Not drawn: llama2 as a LlamaTokenizer of llama, to which
 # transformers 5 gives a Metaspace in place of the normalizer that its published tokenizer.json has: a text that begins with
 # a blank, or goes on behind a special token, then has one mark less.
-TYPES = {"llama3": ["llama", "mistral"], "llama2": ["mistral"], "mistral": ["llama", "mistral"],
-         "qwen": ["qwen2", "qwen3", "llama", "mistral"], "gemma": ["gemma", "gemma3_text"], "bert": ["bert"],
-         "bert_cased": ["bert"], "roberta": ["roberta"], "t5": ["t5"], "gpt2_files": ["gpt2"],
-         "gpt2": ["gpt2", "llama", "mistral"]}
+TYPES = {
+    "llama3": ["llama", "mistral", "smollm3", "arcee", "seed_oss", "hunyuan_v1_dense", "exaone4", "eurobert",
+               "ministral3", "glm", "glm4", "olmo2", "olmo3", "granite", "phi3"],
+    "llama2": ["mistral", "phi3", "ernie4_5"], "mistral": ["llama", "mistral", "ernie4_5"],
+    "qwen": ["qwen2", "qwen3", "llama", "mistral", "stablelm"], "gemma": ["gemma", "gemma2", "gemma3_text"],
+    "bert": ["bert", "distilbert", "electra"], "bert_cased": ["bert", "distilbert", "electra"], "roberta": ["roberta"],
+    "t5": ["t5"], "gpt2_files": ["gpt2", "opt"],
+    "gpt2": ["gpt2", "llama", "mistral", "phi", "starcoder2", "opt", "olmo2", "granite", "stablelm", "modernbert",
+             "exaone4"],
+    "gpt_neox": ["gpt_neox", "olmo"], "cohere": ["cohere", "cohere2"], "xlm_roberta": ["xlm-roberta"]}
+MORE = {"bert": ["DistilBertTokenizer", "ElectraTokenizer"], "gpt2": ["CodeGenTokenizer"]}  # with --types
 BYTE_LEVEL = ["llama3", "qwen", "gpt2"]
 NAMES = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"]
 NEW = ["<pad>", "[PAD]", "<x1>", "<|tool|>", "[NEW]", "quick", "zq", "<image>", "<|im_start|>", "</s>", "<s>", "é!"]
@@ -131,7 +141,7 @@ def draw_case(draw, types=False):
     if types:
         model_type = draw.choice(TYPES[base])
         config["tokenizer_class"] = draw.choice(
-            classes + ["PreTrainedTokenizerFast", "Unknown"] + ["LlamaTokenizerFast"] * (base in BYTE_LEVEL))
+            classes + MORE.get(base, []) + ["PreTrainedTokenizerFast", "Unknown"] + ["LlamaTokenizerFast"] * (base in BYTE_LEVEL))
         if draw.random() < 0.5:
             del config["tokenizer_class"]
         if "tokenizer_config.json" in files:
@@ -152,8 +162,9 @@ def transformers_ids(case, folder):
         return f"{type(error).__name__}: {error}"
 
 
-# What draws seldom have: no class but by model_type, which may also replace the one that is named; added_tokens.json is read before special_tokens_map.json's additional tokens count; Qwen2Tokenizer
-# gives its named tokens no whitespace.
+# What draws seldom have: no class but by model_type, which may also replace the one that is named; added_tokens.json is
+# read before special_tokens_map.json's additional tokens count; Qwen2Tokenizer gives its named tokens no whitespace,
+# CohereTokenizer those that no file names. The fourth: another model_type than the base's.
 RARE = [("llama2", {"added_tokens.json": {"[NEW]": 618}, "special_tokens_map.json": {"additional_special_tokens": ["[NEW]"]},
                     "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}, ["[NEW]theit's", "a[NEW] fox"]),
         ("qwen", {"tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer", "pad_token": {
@@ -166,18 +177,33 @@ RARE = [("llama2", {"added_tokens.json": {"[NEW]": 618}, "special_tokens_map.jso
          ["the <mask> fox<eos>", "<unk>"]),
         ("roberta", {"tokenizer_config.json": {"mask_token": "<x1>"}}, ["the <x1> fox <mask>"]),
         ("llama2", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "added_tokens_decoder": {
-            "600": {"content": "<x1>", "special": True}}}}, ["a <x1> fox</s>", "<s> the"])]
+            "600": {"content": "<x1>", "special": True}}}}, ["a <x1> fox</s>", "<s> the"]),
+        ("bert", {"tokenizer_config.json": {"do_lower_case": True, "sep_token": "[CLS]"}}, ["", "the fox"], "electra"),
+        ("bert", {"tokenizer_config.json": {"do_lower_case": False}}, ["The FOX"], "distilbert"),
+        ("gemma", {"tokenizer_config.json": {}}, ["the <mask> fox<eos>"], "gemma2"),
+        ("gpt2", {"tokenizer_config.json": {}}, ["the fox"], "opt"),
+        ("gpt2", {"tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {
+            "600": {"content": "<x1>", "special": True}}}}, ["a<|endoftext|> fox <x1>"], "granite"),
+        ("mistral", {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}}, ["the fox"],
+         "ernie4_5"),
+        ("gpt_neox", {"tokenizer_config.json": {}}, ["the    fox<|padding|>"]),
+        ("cohere", {"tokenizer_config.json": {"added_tokens_decoder": {
+            "3": {"content": "<SEP>", "rstrip": True, "special": True}}}}, ["<SEP> over", "<CLS> over"]),
+        ("xlm_roberta", {"tokenizer_config.json": {"eos_token": "<pad>"}}, ["the fox"]),
+        ("xlm_roberta", {"tokenizer_config.json": {"bos_token": "<pad>"}}, ["the fox"]),
+        ("xlm_roberta", {"tokenizer_config.json": {"sep_token": "<pad>"}}, ["the fox <mask>"])]
 
 
 def write_fixtures():
     draw, out = random.Random(7), []
-    for base, side, texts in RARE:
+    for base, side, texts, *other in RARE:
         files = {**base_files(base)[0], **{name: json.dumps(value) for name, value in side.items()}}
-        case = {"base": base, "model_type": BASES[base][0], "side": files, "texts": texts}
+        model_type = other[0] if other else BASES[base][0]
+        case = {"base": base, "model_type": model_type, "side": files, "texts": texts}
         with tempfile.TemporaryDirectory() as folder:
             want = transformers_ids(case, pathlib.Path(folder))
-        out.append({"base": base, "model_type": BASES[base][0], "side": {k: v for k, v in files.items() if k in side}, "texts": texts, "ids": want["ids"],
-                    "names": want["names"]})
+        out.append({"base": base, "model_type": model_type, "side": {k: v for k, v in files.items() if k in side}, "texts": texts,
+                    "ids": want["ids"], "names": want["names"]})
     while len(out) < len(RARE) + 58:
         case = draw_case(draw)
         with tempfile.TemporaryDirectory() as folder:

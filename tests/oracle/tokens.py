@@ -229,22 +229,27 @@ RULES = [("\ufb01", "fi"), ("\uff21", "A"), ("\uff11", "1"), ("\u00a0", " "), ("
          ("\ufdfa", "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647"), ("か\u3099", "が"), ("\u1112\u1161\u11ab", "한"), ("\u1112", "ㅎ")]
 
 
-def unigram(corpus, size, rules):
-    """SentencePiece's model, as transformers writes that of T5; rules: its own table's name, or a list."""
+def pieces(corpus, size, rules, **how):
+    """SentencePiece's model, learned; rules: its own table's name, or a list."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
     with tempfile.TemporaryDirectory() as work:
-        how = {"normalization_rule_name": rules}
+        how["normalization_rule_name" if isinstance(rules, str) else "normalization_rule_tsv"] = rules
         if not isinstance(rules, str):
-            how = {"normalization_rule_tsv": f"{work}/rules.tsv"}
+            how["normalization_rule_tsv"] = f"{work}/rules.tsv"
             pathlib.Path(how["normalization_rule_tsv"]).write_text("".join(
                 " ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in rules))
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(line for text in corpus for line in text.split("\n") if line.strip()), model_prefix=f"{work}/t5",
-            vocab_size=size, model_type="unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1, character_coverage=0.98,
-            hard_vocab_limit=False, minloglevel=2, **how)
+            vocab_size=size, model_type="unigram", character_coverage=0.98, hard_vocab_limit=False, minloglevel=2, **how)
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(pathlib.Path(f"{work}/t5.model").read_bytes())
+    return model
+
+
+def unigram(corpus, size, rules):
+    """As transformers writes the tokenizer of T5."""
+    model = pieces(corpus, size, rules, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     t = Tokenizer(models.Unigram([(p.piece, p.score) for p in model.pieces], unk_id=2, byte_fallback=False))
     if model.normalizer_spec.precompiled_charsmap:
         t.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
@@ -494,6 +499,13 @@ def run_characters(options):
     return 0
 
 
+def write_expected(name, tokenizer):
+    texts = AWKWARD + MORE_TEXTS.get(name, []) + list(hostile(30, 11, added_of(tokenizer)))
+    ids, again = expected(tokenizer, texts)
+    whole = [tokenizer.encode(t).ids for t in texts[3:4]]
+    fixture.write(OUT / f"{name}.expected.json", {"texts": texts, "ids": ids, "again": again, "whole": whole[0]})
+
+
 def run_fixtures(options):
     OUT.mkdir(parents=True, exist_ok=True)
     some = FAMILIES | {n: PARTS[n] for n in ("parts0", "parts1", "parts2", "parts3", "parts4", "parts11")}
@@ -501,12 +513,9 @@ def run_fixtures(options):
         make = some[name]
         path = OUT / f"{name}.json"  # one that is there stays: training gives another one elsewhere
         tokenizer = Tokenizer.from_file(str(path)) if path.exists() else trained(make, CORPUS * 3, 400)
-        texts = AWKWARD + MORE_TEXTS.get(name, []) + list(hostile(30, 11, added_of(tokenizer)))
         if not path.exists():
             tokenizer.save(str(path), pretty=False)
-        ids, again = expected(tokenizer, texts)
-        whole = [tokenizer.encode(t).ids for t in texts[3:4]]
-        fixture.write(OUT / f"{name}.expected.json", {"texts": texts, "ids": ids, "again": again, "whole": whole[0]})
+        write_expected(name, tokenizer)
     return 0
 
 

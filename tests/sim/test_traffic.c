@@ -68,11 +68,20 @@ static const struct {
     {"a product's slope, and the bias's gradient", {CALL_matmul, .matmul = {SLOPE, .bias_gradient = GIVEN}}, 1.55},
     {"glu", {CALL_glu, .glu = {16, 4096, MODEL_SILU, .stride = 8192}}, 1},
     {"glu backward", {CALL_glu_backward, .glu = {16, 4096, MODEL_SILU, .stride = 8192, .gradient_stride = 8192}}, 1},
+    {"xielu", {CALL_xielu, .xielu = {.n = 1 << 16, .beta = 0.5f, .bound = -1e-6f}}, 1},
+    {"xielu backward",
+     {CALL_xielu_backward,
+      .xielu = {.n = 1 << 16, .beta = 0.5f, .bound = -1e-6f, .of_positive = GIVEN, .of_negative = GIVEN}},
+     1.05},
     {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
     {"reduce rows", {CALL_reduce_rows, .reduce_rows = {.m = 256, .n = 1024, .stride = 1024}}, 1.07},
     {"rope",
      {CALL_rope,
       .rope = {2, 16, 8, 128, .n_rotated = 128, .frequencies = frequencies, .positions = GIVEN, .stride = 1536}},
+     1.02},
+    {"rope, interleaved",
+     {CALL_rope,
+      .rope = {2, 16, 8, 128, .n_rotated = 128, .frequencies = frequencies, .stride = 1536, .interleaved = true}},
      1.02},
     {"embed", {CALL_embed, .embed = {.m = 64, .n = 1024, .n_table = 64}}, 1.02},
     {"embed backward", {CALL_embed_backward, .embed = {.m = 64, .n = 1024, .n_table = 1}}, 1.28},
@@ -123,7 +132,12 @@ static cudaError_t run(const struct cuda_queue *q, const struct call *call)
 /* What a block has read stays in its first-level cache. */
 static bool rows_share(const struct call_array *array)
 {
-    return strcmp(array->name, "weight") == 0 || strcmp(array->name, "bias") == 0;
+    static const char *const names[] = {"weight", "bias", "positive", "negative"};
+    bool share = false;
+
+    for (int i = 0; i < COUNT(names); i++)
+        share |= strcmp(array->name, names[i]) == 0;
+    return share;
 }
 
 /* Sets the arrays, which are zeros, apart; those that lie in one place share it. Returns how many there are. */

@@ -196,8 +196,12 @@ def tell_run(r, out):
     tell_folder(r, "saved", pathlib.Path(out, "latest").resolve())
 
 
+FIXED = {"--eval-every": "0", "--save-every": "1"} # else the time decides which checkpoints are there
+
+
 def train(r, *args, out="run"):
     device = [] if "--connect" in args else ["--device", "cpu"]
+    device += [word for name in FIXED if not {name, "--resume"} & set(args) for word in (name, FIXED[name])]
     said = r.ask("train", "train", *args, "--seed", "5", "--deterministic", *device, "--out", out)
     if said is None:
         return False
@@ -291,9 +295,11 @@ def add_cases():
         ("shows", "data chat.jsonl --model chat-qwen3 --seq 160 --pack"))
     pairs = "--model chat-qwen3/config.json --data pairs.jsonl --seq 96 " + SMALL
     add("preferences", pairs + " --dpo-beta 0.1 --eval-every 2", ("shows", "data pairs.jsonl --model chat-qwen3"))
-    add("classify", "--model labels-bert/config.json --data labels.tsv --task classify --epochs 1 --batch 4 --device-mem 64MiB",
+    add("classify", "--model labels-bert/config.json --data labels.tsv --task classify --epochs 1 --batch 4 --device-mem 64MiB "
+        "--save-every 3",
         ("eval", "eval --model {model} --data labels.tsv --json"), ("eval-other", "eval --model {model} --data scores.tsv --json"))
-    add("regress", "--model score-bert/config.json --data scores.tsv --task regress --epochs 1 --batch 4 --device-mem 64MiB",
+    add("regress", "--model score-bert/config.json --data scores.tsv --task regress --epochs 1 --batch 4 --device-mem 64MiB "
+        "--save-every 3",
         ("eval", "eval --model {model} --data scores.tsv --json"))
     add("spans", "--model spans-t5/config.json --data text.txt --seq 24 --mask-fraction 0.15 " + SMALL,
         ("eval", "eval --model {model} --data text.txt --mask-fraction 0.15 --seq 24 --json"))

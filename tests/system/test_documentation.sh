@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# What --help says, the manual pages and the shell's completion: accounts of the same options, which must not drift apart.
-# --help is the one that the programs themselves keep true; completion reads it. And lists of the sources that tests must
-# cover.
+# What --help says, the manual pages, README.md with the pages behind it, and the shell's completion: accounts of the same
+# options, which must not drift apart. --help is the one that the programs themselves keep true; completion reads it, and the
+# pages of the commands are made of it. And lists of the sources that tests must cover.
 #
 # usage: tests/system/test_documentation.sh BUILD_DIRECTORY
 set -o pipefail
 
-bin=$(realpath "$1")/bin failed=0
+build=$(realpath "$1") failed=0
+bin=$build/bin
 cd "$(dirname "$0")/../.." || exit 1
 export PATH=$bin:$PATH
-XDG_RUNTIME_DIR=$(mktemp -d) # completion offers the names of live daemons; here is none, whatever runs beside this
+XDG_RUNTIME_DIR=$(mktemp -d)
 export XDG_RUNTIME_DIR
 trap 'rm -rf "$XDG_RUNTIME_DIR"' EXIT
+# Completion offers the names of live daemons. There are none in XDG_RUNTIME_DIR; those of other tests come and go.
+find() { [ "$1" = "/tmp/eps-$UID" ] || command find "$@"; }
 . tools/completion/eps.bash
 wrong() {
     echo "test_documentation: $*" >&2
@@ -25,7 +28,7 @@ same() {
 }
 
 # Of --help: "--name" or "--name VALUE" of every line that begins with one.
-help_options() { "$bin/$1" "${@:2}" --help | sed -nE 's/^  (--[^ ]+( [^ ]+)?).*/\1/p'; }
+help_options() { "$bin/$1" "${@:2}" --help all | sed -nE 's/^  (--[^ ]+( [^ ]+)?).*/\1/p'; }
 # The same of ".It Fl -name Ar VALUE".
 page_options() { sed -nE 's/^\.It Fl (-[^ ]+) Op Ar ([^ ]+).*/-\1 [\2]/p; t; s/^\.It Fl (-[^ ]+)( Ar( [^ ]+))?.*/-\1\3/p'; }
 # What bash offers for the last of these words, a line each; or after these words.
@@ -52,14 +55,15 @@ check_choices() {
     done <<<"$1"
 }
 
-page=$(cat tools/man/eps.1)
 commands=$("$bin/eps" --help | sed -nE 's/^  ([a-z]+) .*/\1/p')
-same eps "$commands" --help "$(sed -n 's/^\.Ss eps //p' <<<"$page")" tools/man/eps.1
+same eps "$commands" --help "$(sed -n 's/^\.It Xr eps-\([a-z]*\) 1$/\1/p' tools/man/eps.1)" tools/man/eps.1
+same eps "$commands" --help "$(cd tools/man && printf '%s\n' eps-*.1.in | sed 's/^eps-//; s/\.1\.in$//')" tools/man
 same eps "$commands"$'\nhelp\nversion\n--help\n--version' --help "$(offered eps)" "bash's completion"
 for command in $commands; do
     said=$(help_options eps "$command")
-    written=$(awk -v heading=".Ss eps $command" '/^\.S/ { on = $0 == heading } on' <<<"$page" | page_options)
-    same "eps $command" "$said" --help "$written"$'\n--help' tools/man/eps.1 # --help is said once, for all of them
+    page=$build/man/eps-$command.1
+    written=$(page_options <"$page")
+    same "eps $command" "$said" --help "${written:+$written$'\n'}--help" "$page" # --help is said once, in eps.1
     same "eps $command" "$(cut -d' ' -f1 <<<"$said")" --help "$(offered_for eps "$command" --)" "bash's completion"
     check_choices "$said" eps "$command"
 done
@@ -74,9 +78,13 @@ done
 sizes='BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.'
 for line in epsd eps-worker $(sed 's/^/eps,/' <<<"$commands"); do
     IFS=, read -ra words <<<"$line"
-    help=$("$bin/${words[0]}" "${words[@]:1}" --help)
+    help=$("$bin/${words[0]}" "${words[@]:1}" --help all)
     case $help in
-    *" BYTES"*) grep -qxF "$sizes" <<<"$help" || wrong "${words[*]} --help does not say what BYTES are" ;;
+    *" BYTES"*)
+        grep -qxF "$sizes" <<<"$help" || wrong "${words[*]} --help does not say what BYTES are"
+        [ "${words[0]}" != eps ] || grep -qxF "$sizes" "$build/man/eps-${words[1]}.1" ||
+            wrong "eps-${words[1]}(1) does not say what BYTES are"
+        ;;
     *BYTES:*) wrong "${words[*]} --help explains BYTES, but takes none" ;;
     esac
 done
@@ -90,7 +98,7 @@ for preset in $presets; do
     for command in train plan; do
         grep -qx "$preset" <<<"$(offered eps $command --model)" || wrong "eps $command --model: '$preset' is not offered"
     done
-    grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
+    grep -q "^\.It $preset Ta " "$build/man/eps-train.1" || wrong "eps-train(1) does not list $preset"
 done
 
 # Each operation of a device is run on every backend and compared with the reference.
@@ -101,8 +109,8 @@ for operation in $operations; do
         wrong "proto/operation/calls.h: no test in tests/device/ runs $operation"
 done
 
-names=$(awk '/^\.It/ { on = /Fl -change / } on && /^\.Cm/' <<<"$page" | tr ' ' '\n' | grep -E '^[a-z]')
-same "eps train --change" "$names" tools/man/eps.1 "$(offered eps train --change)" "bash's completion"
+# README.md and the pages behind it.
+said=$(python3 tests/system/check_pages.py "$bin") || wrong "$said"
 
 # In zsh and fish. offered_by SHELL WORDS... WORD: what is offered for the last word, a line each; in
 # zsh without its own completion system, whose functions print instead.
@@ -143,15 +151,18 @@ for shell in zsh fish; do
 done
 
 # In groups, a blank line before each and before --help.
-help=$("$bin/eps" train --help)
+help=$("$bin/eps" train --help all)
 [[ $help == *$'\n\nModel and data:\n  --model '*$'\n\nMachine:\n  --'*$'\n\n  --help '* && $help != *$'\n\n\n'* ]] ||
     wrong "eps train --help is not in groups"
 
+# The guide's list of families is the program's.
+[[ $(<client/README.md) == *$'```text\n'"$("$bin/eps" models)"$'\n```'* ]] || wrong "client/README.md does not have what eps models prints"
+
 # groff's own complaints: a macro that is not there, a list that does not end.
 if command -v groff >/dev/null; then
-    for name in eps epsd eps-worker; do
-        said=$(groff -mdoc -Tutf8 -ww -z "tools/man/$name.1" 2>&1)
-        [ -z "$said" ] || wrong "$said"
+    for page in tools/man/*.1 "$build"/man/*.1; do
+        said=$(groff -mdoc -Tutf8 -ww -z "$page" 2>&1)
+        [ -z "$said" ] || wrong "$page: $said"
     done
 fi
 

@@ -17,7 +17,7 @@ cmake --install "$build" --prefix "$work/first" >"$work/log" || fail "$(cat "$wo
 mv "$work/first" "$work/moved"
 cd "$work/moved"
 for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h include/eps_data.h include/eps_options.h include/eps_plan.h include/eps_texts.h share/man/man1/eps.1 share/man/man1/epsd.1 \
-    share/man/man1/eps-worker.1 share/bash-completion/completions/eps \
+    share/man/man1/eps-worker.1 share/man/man1/eps-train.1 share/man/man1/eps-stop.1 share/bash-completion/completions/eps \
     share/zsh/vendor-completions/_eps share/fish/vendor_completions.d/eps.fish share/doc/eps/README.md \
     share/doc/eps/copyright share/doc/eps/examples/example_train.c share/doc/eps/examples/example_widths.c lib/systemd/system/epsd.service \
     lib/systemd/system/eps-worker@.service lib/sysusers.d/eps.conf; do
@@ -26,8 +26,14 @@ done
 for file in README.md copyright; do
     grep -q 'No licence has been chosen' share/doc/eps/$file || fail "$file says nothing of a licence"
 done
-for link in $(grep -o '](\S*)' share/doc/eps/README.md | tr -d '])('); do
-    [ -s "share/doc/eps/$link" ] || fail "share/doc/eps/README.md links $link, which is not installed"
+for command in $(bin/eps --help | sed -nE 's/^  ([a-z]+) .*/\1/p'); do
+    [ -s "share/man/man1/eps-$command.1" ] || fail "eps $command has no manual page"
+done
+for page in README.md client/README.md client/python/README.md eps/README.md proto/README.md proto/plan/README.md tools/bench/README.md \
+    device/cuda/README.md tools/project/CHANGES.md tools/project/CONTRIBUTING.md tools/project/SECURITY.md; do
+    for link in $(grep -o '](\S*)' "share/doc/eps/$page" | tr -d '])(' | sed 's/#.*//'); do
+        [[ $link == https://* ]] || [ -s "share/doc/eps/$(dirname $page)/$link" ] || fail "share/doc/eps/$page links $link, which is not installed"
+    done
 done
 for program in eps epsd eps-worker; do
     [ "$(bin/$program --version)" = "$program $(sed -n 's/^Version: //p' lib/pkgconfig/eps.pc)" ] ||
@@ -104,7 +110,7 @@ for library in libc6 libhwloc15 libjansson4 libjpeg62-turbo libnanomsg5 libncurs
 done
 [[ $depends != *mpi* ]] || fail "the package depends on Open MPI: $depends"
 dpkg-deb -x "$deb" "$work/root"
-for file in share/man/man1/eps.1.gz share/doc/eps/changelog.gz; do
+for file in share/man/man1/eps.1.gz share/man/man1/eps-train.1.gz share/doc/eps/changelog.gz; do
     [ -s "$work/root/usr/$file" ] || fail "the package has no $file"
 done
 if [ -e "$build/bin/eps-mpi.so" ]; then # in a package of its own

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# The commands of README.md's worked session and memory promise, of proto/plan/README.md and of device/cuda/README.md, in
-# their order, each as it stands there but for a 50th of the steps, in a folder that looks like a clone in which
-# tools/quickstart.sh has built. What README.md says that they print of memory, they print. Blocks of indented lines are what a reader pastes. After a block that leaves something
-# running in the background, the script waits until that shows, as a reader would.
+# The commands of README.md and of the guides behind it, in their order, each as it stands there but for a 50th of the steps and
+# a 30th of the epochs, in a folder that looks like a clone in which tools/quickstart.sh has built; small models and data stand in
+# for those that a reader has (stand_ins.sh). What the pages say that they print of memory, they print. Blocks of indented lines, and
+# fences without a language, are what a reader pastes; a comment "not run" says why one is left out. After a block that leaves
+# something running in the background, the script waits until that shows, as a reader would. Programs in Python are run by
+# tests/client/python/test_readme.py.
 #
 # usage: tests/system/test_readme.sh BUILD_DIRECTORY
 set -euo pipefail
 
 source=$(realpath "$(dirname "$0")/../..") build=$(realpath "$1")
+pages=(README.md client/README.md client/python/README.md eps/README.md proto/README.md proto/plan/README.md device/cuda/README.md
+    tools/bench/README.md tools/project/CHANGES.md tools/project/CONTRIBUTING.md tools/project/SECURITY.md)
 work=$(mktemp -d)
-export XDG_RUNTIME_DIR=$work/runtime
+export XDG_RUNTIME_DIR=$work/runtime HOME=$work/home
+. "$source/tests/system/stand_ins.sh"
 # shellcheck disable=SC2317
 clean_up() {
     "$build/bin/eps" stop lab >/dev/null 2>&1 || true
@@ -22,13 +27,18 @@ fail() {
     exit 1
 }
 
-mkdir -m 700 "$XDG_RUNTIME_DIR"
-mkdir -p "$work/clone/build"
+mkdir -m 700 "$XDG_RUNTIME_DIR" "$HOME"
+mkdir -p "$work/clone/build" "$work/bin" "$work/models"
+stand_in_models "$work/models" >"$work/said" 2>&1 || fail "no models: $(tail -n 5 "$work/said")"
+stand_in_hf "$work/bin/hf" "$work/models"
+cmake --install "$build" --prefix "$HOME/.local" >"$work/said" || fail "$(cat "$work/said")"
+export PATH=$work/bin:$PATH
 cd "$work/clone"
 ln -s "$source"/* . 2>/dev/null || true # build/ stands already
 rm -rf runs
 ln -s "$build/bin" build/bin
 tools/quickstart_text.sh build/quickstart.txt build/held-out.txt
+stand_in_data
 
 # The functions that the tour in eps/README.md names are where it says.
 tour=0
@@ -42,31 +52,25 @@ while IFS='|' read -r _ file names _; do
 done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' eps/README.md)
 [ "$tour" -ge 20 ] || fail "eps/README.md has too few functions"
 
-# One line for each command, however many it has, and an empty one where a block ends.
-awk 'FNR == 1 { fenced = 0; on = FILENAME != "README.md" }
-     /^## / && FILENAME == "README.md" { on = /A worked session|The memory promise/ }
-     /^```/ { fenced = !fenced } # output
-     on && !fenced && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
-     open { print ""; open = 0 }' README.md proto/plan/README.md device/cuda/README.md >"$work/commands"
+awk -f tests/system/blocks.awk "${pages[@]}" >"$work/commands"
 awk '!/&$/ && match($0, /--steps [0-9]+/) { # what goes on in the background is stopped
          steps = substr($0, RSTART + 8, RLENGTH - 8) + 0
          if (steps >= 100)
              $0 = substr($0, 1, RSTART + 7) int(steps / 50) substr($0, RSTART + RLENGTH)
      }
-     { print }' "$work/commands" >"$work/shorter"
+     { sub(/--epochs 30 /, "--epochs 1 "); print }' "$work/commands" >"$work/shorter"
 mv "$work/shorter" "$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
-[ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
+[ "$(grep -c . "$work/commands")" -ge 60 ] || fail "the pages have too few commands"
 
-state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers)"' || true; }
-# Until what was started in the background shows: the daemon, its worker, the first step.
-settle() {
+state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers|commit)"' || true; }
+# Until what was started in the background shows: a daemon with its worker; and the first step, if a run was started.
+settle() { # RUN
     local i
     for ((i = 0; i < 2400; i++)); do
         case $(state) in
-        *loading*) ;;
-        *'"workers": 0'*) ;;
-        "$1" | "") ;;
+        *loading* | *'"workers": 0'* | "") ;;
+        *'"commit": null'*) [ "$1" = no ] && return ;;
         *) return ;;
         esac
         read -rt 0.05 <> <(:) || true
@@ -74,54 +78,64 @@ settle() {
     fail "nothing came of what was started in the background"
 }
 
-before=$(state) background=no
+background=no run=no
 while IFS= read -r command <&3; do
     if [ -z "$command" ]; then
-        if [ "$background" = yes ]; then
-            settle "$before"
-            before=$(state) background=no
-        fi
+        [ "$background" = no ] || settle "$run"
+        background=no run=no
         continue
     fi
     echo "\$ $command"
-    case $command in *'&') background=yes ;; esac
-    eval "$command" >"$work/said" 2>&1 || fail "failed: $command: $(tail -n 5 "$work/said")"
+    case $command in
+    *'&')
+        background=yes
+        case $command in *' train '*) run=yes ;; esac
+        ;;
+    esac
+    eval "$command" >"$work/said" 2>&1 </dev/null || fail "failed: $command: $(tail -n 5 "$work/said")"
     cat "$work/said" >>"$work/all"
 done 3<"$work/commands"
 
-# Figures of memory in README.md's output: lines that begin so.
-figures=$(sed -nE 's/^ +//; /^(plan|planned|memory) /{p;n;s/^ +//;/^host /p}' README.md)
+# Figures of memory in what the pages say that commands print: lines that begin so.
 sed -i 's/^ *//' "$work/all"
-[ "$(grep -c . <<<"$figures")" -ge 6 ] || fail "README.md shows too few figures of memory"
+figures=$(awk '/^```/ { on = $0 == "```text" } on && sub(/^ */, "") >= 0 && /^(plan|planned|memory|host) / ' "${pages[@]}")
+[ "$(grep -c . <<<"$figures")" -ge 6 ] || fail "the pages show too few figures of memory"
 while IFS= read -r line; do
     [ "$(nproc)" -eq 2 ] || break # what is kept depends on the number of cores
-    grep -qxF -- "$line" "$work/all" || fail "README.md shows '$line', and no command printed it"
+    case $line in *...) # a beginning
+        grep -qF -- "${line%...}" "$work/all" || fail "a page shows '$line', and no command printed it"
+        continue ;;
+    esac
+    grep -qxF -- "$line" "$work/all" || fail "a page shows '$line', and no command printed it"
 done <<<"$figures"
 
-# A run has a directory of its own, wherever in README.md it is begun.
-twice=$(grep -oE -- '--out [^ `]+' README.md | sort | uniq -d)
-[ -z "$twice" ] || fail "README.md begins two runs with" $twice
+# Figures that take longer than a minute to measure are those that were recorded: PAGE, its words, FILE, the words there. Planned
+# ones are compared by tests/tools/test_figures.sh.
+while IFS='@' read -r page words file recorded; do
+    grep -qF -- "$words" "$page" || fail "$page does not say '$words'"
+    grep -qF -- "$recorded" "$file" || fail "$page says '$words', and $file has not '$recorded'"
+done <<'FIGURES'
+README.md@| 10.3 GB | 112,769,024 bytes: 1/91 |@tools/bench/README.md@112,769,024 bytes, as planned; PyTorch 2.15 takes 10.3 GB: 1/91
+README.md@| 6,367,260,672 bytes |@tools/bench/README.md@| PyTorch 2.15, gradient accumulation over microbatches | 6,367,260,672 |
+README.md@| 139,302,912 bytes: 1/46 |@tools/bench/README.md@| eps, constant memory: activation checkpoints on the host | 139,302,912 |
+README.md@a step takes 508 ms in@tools/bench/README.md@508 ms in the minimum, 30.6 MB
+README.md@415 ms in 255 MB, the most that it can use@tools/bench/README.md@415 ms in 255 MB, the most it can use
+README.md@| 475 TFLOP/s; 385, where the optimizer binds |@tests/gpu/RECORD.md@| large-128k | passed | 474.8 (target 350)
+README.md@| 475 TFLOP/s; 385, where the optimizer binds |@tests/gpu/RECORD.md@| large-32k | passed | 384.7 (target 300)
+README.md@839 ms a step against 987: 1.18 times its speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
+README.md@at 0.85 of eps's speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
+README.md@1.21 times its speed; on an Intel Xeon 0.93@tools/bench/README.md@2686 against 2237: 1.21; 389 MiB against 1501 MiB. On an Intel Xeon 2.5 GHz 2021 against 2233: 0.93
+README.md@0.84 of its speed@tools/bench/README.md@0.84 of its speed (2604 ms against 2187
+README.md@1.23 times as far as PyTorch's own in fp32@tests/README.md@of 60 models (seed 1) median 1.23
+README.md@killed 100 times, then resumed@tools/bench/README.md@killed (`SIGKILL`) 100 times at random instants, then resumed
+README.md@tenth of a second@tools/bench/README.md@| 0.12 s; 0.24 s until a first step
+client/README.md@and at 0.75 in 43 MiB of device memory@tools/bench/README.md@0.75 in 43.3 MiB of device memory and 650 MiB
+client/README.md@at 0.82 in 59 MiB with 1.9 GiB@tools/bench/README.md@0.82 in 58.8 MiB of device memory and 1.9 GiB
+client/README.md@a step 1.15 to 1.27 times as fast@tools/bench/README.md@`wta=0.3` 1.15 x faster (94.6 ms against 108.8); 1.27 x
+client/README.md@a step 1.06 to 1.12 times as fast@tools/bench/README.md@`pool=2` 1.06 x faster (521 ms against 552); `pool=4` 1.09 x; `pool=8` 1.12 x
+FIGURES
 
-# The table of published models: the planner's bytes, rounded as there.
-config() { # TYPE VOCABULARY WIDTH INNER LAYERS HEADS KV_HEADS MORE
-    printf '{"model_type": "%s", "vocab_size": %d, "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": %d,
-"num_attention_heads": %d, "num_key_value_heads": %d, "head_dim": 128, "max_position_embeddings": 8192, %s}' "$@" >model.json
-}
-gib() { awk -v bytes="$1" 'BEGIN { s = sprintf("%.0f", bytes / 2 ^ 30); print (length(s) > 3 ? substr(s, 1, 1) "," substr(s, 2) : s) }'; }
-host() { build/bin/eps plan "${plan[@]}" --device-mem "$1" --json | sed -n 's/^{"host": {"current": \([0-9]*\).*/\1/p'; }
-check() { # NAME
-    plan=(--model model.json --device cuda --precision bf16 --seq 4096 --batch 16 --host-mem 2TiB)
-    row=$(grep "^| $1 |" README.md)
-    local least most smallest
-    least=$(gib "$(host 80GiB)") most=$(gib "$(host 8GiB)")
-    smallest=$(build/bin/eps plan "${plan[@]}" --minimum | awk '{ printf "%.1f", $1 / 2 ^ 30 }')
-    [ "$row" = "| $1 | $least to $most GiB | $smallest GiB |" ] ||
-        fail "README.md has '$row', and the planner $least to $most GiB, $smallest GiB"
-}
-config qwen3 151936 4096 12288 36 32 8 '"rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": false'
-check Qwen3-8B
-config gemma3_text 262208 5376 21504 62 32 16 '"query_pre_attn_scalar": 168, "sliding_window": 1024, "sliding_window_pattern": 6'
-check "Gemma 3 27B"
-config llama 128256 8192 28672 80 64 8 '"rope_theta": 5e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": false'
-check "Llama 3 70B"
+# A run has a directory of its own, wherever on these pages it is begun.
+twice=$(cat "${pages[@]}" | grep -oE -- '--out [^ `]+|out="[^"]+"' | sort | uniq -d | grep -v -- '--out \(DIR\|runs/big\)$' || true)
+[ -z "$twice" ] || fail "two runs begin with" $twice
 echo "test_readme: all well"

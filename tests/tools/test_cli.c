@@ -56,6 +56,9 @@ static const struct refusal wrongs[] = {
     {"eps help frobnicate", 2, "'frobnicate'", "--help"},
     {"eps help gnerate", 2, "'gnerate'", "did you mean generate?"},
     {GOOD "--devce-mem 3", 2, "--devce-mem is not an option", "did you mean --device-mem?"},
+    {GOOD "--audi 3", 2, "--audi is not an option", "did you mean --audit?"}, /* among the last ones */
+    {GOOD "--out -v", 2, "--out needs a value: --out DIR", NULL},
+    {"eps plan -v", 2, "-v is not an option", NULL},
     {GOOD "-lr 1", 2, "-lr is not an option", "did you mean --lr?"},
     {GOOD "--batch_size=4", 2, "--batch_size is not an option", "it is called --batch here"},
     {GOOD "--bf16", 2, "--bf16", "it is called --precision bf16 here"},
@@ -65,7 +68,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--load_in_4bit", 2, "--base nf4 keeps frozen weights", "--freeze"},
     {GOOD "--eval_strategy steps", 2, "--eval_strategy", "--eval-every N evaluates"},
     {GOOD "--overwrite_output_dir", 2, "no run is overwritten", "--resume"},
-    {GOOD "--packing", 2, "--packing", "always joined"},
+    {GOOD "--packing", 2, "--packing is not an option: --pack puts several conversations", "always joined"},
     {GOOD "--logging_steps 1", 2, "--logging_steps", "metrics.jsonl"},
     {"eps generate --max-tokens 4", 2, "--max-tokens", "it is called --tokens here"},
     {"eps generate --do_sample", 2, "--do_sample", "unless --temperature is 0"},
@@ -77,7 +80,7 @@ static const struct refusal wrongs[] = {
     {GOOD "--wandb", 2, "--tensorboard writes event files", "wandb=\"PROJECT\""},
     {GOOD "--report-to wandb", 2, "Python package", "metrics.jsonl"},
     {GOOD "--tensorboard-dir x", 2, "--tensorboard-dir", "--tensorboard"},
-    {GOOD "--config a.yaml", 2, "there is no file of options", "--model takes a model's config.json"},
+    {GOOD "--config good.json", 2, "--config good.json is a model's config.json", "that is for --model"},
     {"eps train --model org/name --data text.txt --out new", 1, "hf download org/name", "--model ./name"},
     {"cp -r " TIED " spm; touch spm/tokenizer.model; eps train --model spm --data text.txt --out new", 1,
      "tokenizer is a tokenizer.model, which is not read here: make a tokenizer.json of it", "AutoTokenizer"},
@@ -121,8 +124,12 @@ static const struct refusal wrongs[] = {
     {GOOD "--lr nan", 2, "--lr 'nan'", "number"},
     {GOOD "--lr 1e999", 2, "--lr inf", "within"},
     {GOOD "--lr 1e-3x", 2, "--lr '1e-3x'", "number"},
+    {GOOD "--keep 4294967295", 2, "--keep '4294967295'", "from 0 to 4294967294"},
+    {GOOD "--seed 18446744073709551615", 2, "--seed '18446744073709551615'", "from 0 to 18446744073709551614"},
     {GOOD "--batch 4294967295", 2, "--batch 4294967295", "at most"}, /* the largest that is a count */
     {GOOD "--device-mem 12parsecs", 2, "--device-mem", "12parsecs"},
+    {GOOD "--device-mem 8", 2, "--device-mem: '8' is 8 bytes: did you mean 8GiB?", NULL},
+    {GOOD "--connect 127.0.0.1:7070", 1, "127.0.0.1:7070 has a port", "(tcp://127.0.0.1:7070)"},
     {"eps train --model good.json", 2, "--data", "needed"},
     {"eps train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
     {"eps train --model bare --data text.txt", 1, "bare", "config.json"},
@@ -147,13 +154,21 @@ static const struct refusal wrongs[] = {
     {"eps status --watch=soon", 2, "--watch 'soon'", "seconds"},
     {"eps verify", 2, "DIR is needed: a step-N, or the directory of a run", NULL},
     {"eps export --model model", 2, "--out is needed: a new directory", NULL},
+    {"eps export --model model --out new.gguf", 2, "--out new.gguf: a directory is written, for transformers",
+     "convert_hf_to_gguf.py DIR --outfile new.gguf makes that file"},
     {"eps export --model model --out new --dtype fp8", 2, "--dtype 'fp8'", "fp32|fp16|bf16"},
     {"eps export --out new", 1, "no daemon", NULL},
     {"eps report", 2, "RUN is needed", NULL},
     {"eps bench --device gpu", 2, "--device gpu", NULL},
     {"eps bench --profile /proc/eps/p.json", 1, "/proc/eps/p.json", NULL},
     {"eps bench --profile .", 1, "no profile was made: .: not a regular file", NULL},
-    {"eps plan", 2, "--model is missing", NULL},
+    {"eps plan --minimum", 2, "--model is missing", NULL},
+    {"eps plan --timeline", 2, "--model is missing", NULL},
+    {"eps plan --lora rank=4", 2, "--lora is for one model: name it with --model", NULL},
+    {"eps plan --base nf4", 2, "--base is for one model: name it with --model", NULL},
+    {"eps plan --freeze 'h.*'", 2, "--freeze is for one model: name it with --model", NULL},
+    {"eps plan --base-model a", 2, "--base-model is for one model: name it with --model", NULL},
+    {"eps plan --batch 7 --parts 2", 2, "--batch 7 is not a multiple of --parts 2: choose 6", NULL},
     {PLAN "--device-mem 0", 2, "--device-mem: '0' is less than a byte", NULL},
     {PLAN "--device-mem 9223372036854775809", 2, "'9223372036854775809' is more than any machine has", NULL},
     {PLAN "--host-mem -1", 2, "--host-mem: '-1' is less than a byte", NULL},
@@ -233,15 +248,18 @@ TEST_EACH(counts_take_whole_numbers_in_range_only, 4)
 /* In a pipe a page of 80 columns, in which a long name may stand alone. What it names: test_documentation. */
 TEST(help_is_a_page_and_it_and_version_are_commands_too)
 {
-    static const char *const commands[] = {"",       "train", "plan",   "eval", "generate", "report", "export", "chat",
-                                           "verify", "bench", "status", "mem",  "top",      "save",   "drain",  "stop"};
+    static const char *const commands[] = {"",     "train",  "plan",    "eval",   "generate", "report", "export",
+                                           "chat", "verify", "reshape", "models", "pull",     "bench",  "status",
+                                           "mem",  "top",    "save",    "drain",  "stop"};
     static const char *const same[][2] = {{"eps train --help", "eps help train"},
+                                          {"eps train --help all", "eps help train all"},
+                                          {"eps plan --help all", "eps plan --help"},
                                           {"eps --help", "eps help"},
                                           {"eps --version", "eps version"},
                                           {"eps --version", "eps -V"}};
 
     for (int i = 0; i < COUNT(commands); i++) {
-        expect(print("eps %s --help", commands[i]), 0, "eps ", commands[i]);
+        expect(print("eps %s --help all", commands[i]), 0, "eps ", commands[i]);
         ck_assert_str_eq(command_err(), "");
         for (const char *line = command_out(); *line; line += strcspn(line, "\n") + 1)
             ck_assert_msg(strcspn(line, "\n") <= 90, "eps %s: %.*s", commands[i], (int)strcspn(line, "\n"), line);
@@ -250,7 +268,36 @@ TEST(help_is_a_page_and_it_and_version_are_commands_too)
         expect(print("a=$(%s) && b=$(%s) && test \"$a\" = \"$b\" && echo \"$a\"", same[i][0], same[i][1]), 0, "eps");
     expect("eps train --help", 0, "130"); /* how it ends */
     expect("eps help train eval", 2);
+    expect("eps help train all more", 2);
     expect("eps", 2, "train"); /* the words of --help, as a mistake */
+}
+
+/* Three examples and fifteen options on one screen of 40 lines; each option is one of the command's, as the whole list
+ * has it, and the memory that a run may use is among the first three. */
+TEST(the_short_help_of_training_fits_a_screen)
+{
+    char whole[100 << 10];
+    int n_lines = 0, n_options = 0, n_examples = 0, place = 0;
+
+    expect("eps train --help all", 0);
+    snprintf(whole, sizeof whole, "%s", command_out());
+    expect("eps train --help", 0);
+    for (const char *line = command_out(); *line; line += strcspn(line, "\n") + 1) {
+        n_lines++;
+        n_examples += strncmp(line, "  eps train ", 12) == 0;
+        if (strncmp(line, "  --", 4) != 0 || strncmp(line, "  --help", 8) == 0)
+            continue;
+        n_options++;
+        if (strncmp(line, "  --device-mem BYTES ", 21) == 0)
+            place = n_options;
+        const char *name = print("\n%.*s", (int)(2 + strcspn(line + 2, " \n")), line);
+        ck_assert_msg(strstr(whole, name), "eps train --help all has no%s", name);
+    }
+    ck_assert_int_le(n_lines, 40);
+    ck_assert_int_eq(n_examples, 3);
+    ck_assert_int_eq(n_options, 15);
+    ck_assert_int_ge(place, 1);
+    ck_assert_int_le(place, 3);
 }
 
 /* A misuse on a terminal of 40 columns: the sentence is broken at its spaces, and the command's name is red. */

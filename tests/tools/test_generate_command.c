@@ -192,6 +192,69 @@ TEST(a_text_ends_at_any_end_token_of_the_model)
     json_decref(config);
 }
 
+/* What a model whose generation_config.json is this writes with these options, is what one without writes with those.
+ * The note says what was taken; none: nothing was. */
+#define DRAW "--seed 3 --tokens 24 --prompt 'In the' "
+static const struct {
+    const char *settings, *options, *same, *note;
+} drawn[] = {
+    {"{'do_sample': true, 'temperature': 0.5, 'top_k': 3, 'top_p': 0.9}", "", "--temperature 0.5 --top-k 3 --top-p 0.9",
+     "drawn as generation_config.json says: temperature 0.5, top-k 3, top-p 0.9\n"},
+    {"{'temperature': 0.5, 'top_k': 3, 'top_p': 0.9}", "--top-k 9", "--temperature 0.5 --top-k 9 --top-p 0.9",
+     "says: temperature 0.5, top-p 0.9\n"},
+    {"{'temperature': 0.5, 'top_k': 3, 'top_p': 0.9}", "--temperature 2", "--temperature 2 --top-k 3 --top-p 0.9",
+     "says: top-k 3, top-p 0.9\n"},
+    {"{'temperature': 0.5, 'top_k': 3, 'top_p': 0.9}", "--temperature 1 --top-k 0 --top-p 1", "", NULL},
+    {"{'temperature': 0.5, 'top_k': 3, 'top_p': 0.9}", "--temperature 0", "--temperature 0", NULL},
+    {"{'do_sample': false, 'temperature': 0.5}", "", "--temperature 0", "the likeliest token always, as"},
+    {"{'do_sample': false, 'top_k': 3}", "--temperature 0.5", "--temperature 0.5 --top-k 3", "says: top-k 3\n"},
+    {"{'do_sample': false, 'temperature': 0.5}", "--min-p 0.1", "--temperature 0.5 --min-p 0.1",
+     "says: temperature 0.5\n"},
+    {"{'eos_token_id': 7, 'temperature': null}", "", "", NULL},
+    {"not JSON", "", "", NULL},
+    {"{'temperature': 0.5, 'top_k': 3}", "--beams 2", "--beams 2",
+     "what generation_config.json says of drawing is ignored"},
+};
+
+static char *drawn_text(const char *model, const char *options)
+{
+    const char *const seed = strstr(options, "--beams") ? strchr(DRAW, '-') + strlen("--seed 3 ") : DRAW;
+
+    expect(print("eps generate --model %s %s%s", model, seed, options), 0);
+    return strdup(command_out());
+}
+
+TEST_EACH(a_model_says_how_it_is_drawn_from_unless_an_option_does, COUNT(drawn))
+{
+    expect("rm -rf tuned && cp -r model tuned", 0);
+    char *want = drawn_text("tuned", drawn[_i].same); /* without the file */
+    processes_put_text("tuned/generation_config.json", quoted(drawn[_i].settings));
+    char *text = drawn_text("tuned", drawn[_i].options);
+    ck_assert_str_eq(text, want);
+    if (drawn[_i].note)
+        ck_assert_holds(command_err(), drawn[_i].note);
+    else
+        ck_assert_ptr_null(strstr(command_err(), "generation_config"));
+    free(text), free(want);
+}
+
+TEST(what_a_model_cannot_mean_is_refused_with_the_option_that_mends_it)
+{
+    static const char *const wrong[][2] = {
+        {"{'temperature': -1}", "temperature -1 is not 0 or more: mend it, or give --temperature"},
+        {"{'temperature': 'hot'}", "temperature is not a number: mend it, or give --temperature"},
+        {"{'top_k': 1.5}", "top_k 1.5 is not a count of tokens: mend it, or give --top-k"},
+        {"{'top_p': 0}", "top_p 0 is not above 0 and at most 1: mend it, or give --top-p"},
+    };
+
+    expect("cp -r model wrong", 0);
+    for (int i = 0; i < COUNT(wrong); i++) {
+        processes_put_text("wrong/generation_config.json", quoted(wrong[i][0]));
+        expect("eps generate --model wrong " DRAW, 1, print("generation_config.json: %s", wrong[i][1]));
+        expect("eps generate --model wrong " DRAW "--temperature 1 --top-k 5 --top-p 0.5", 0);
+    }
+}
+
 TEST(ids_stay_ids_where_there_is_no_tokenizer)
 {
     unsigned a, b, c;

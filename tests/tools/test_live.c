@@ -371,7 +371,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
     expect("eps stop book", 0, "saving, then stopping; Ctrl-C to stop at once\n");
     ck_assert_int_gt(processes_wait(client), 0);
     ck_assert_int_eq(processes_wait(watcher), 0);
-    expect_file("watch", "/1000000", "\nended\n");
+    expect_file("watch", "/1000000", "\nstate        ended: no daemon of yours has this run\nstep         ");
     expect("eps verify book", 0); /* what it promised */
     expect("eps status", 1);
     ck_assert_int_eq(rmdir(PROCESSES_RUNTIME "/eps"), 0); /* empty */
@@ -402,4 +402,24 @@ TEST(ctrl_c_ends_at_once_what_several_wait_for)
     expect_file("third", "\nstopping at once\n");
     ck_assert_int_eq(kill(client, SIGCONT), 0);
     ck_assert_int_gt(processes_wait(client), 0);
+}
+
+/* A directory of a run is asked for, and not a daemon: what is over is no mistake. For programs it is an error, as it
+ * was. */
+TEST(a_run_that_has_ended_says_so_with_its_last_step)
+{
+    static const char *const commands[] = {"status", "top", "top --once"};
+
+    processes_config("config.json", 1, 2, 16, 32);
+    processes_text("text", 4096);
+    expect("eps train --model config.json --data text --out over --steps 3 --batch 2 --seq 16", 0);
+    for (int i = 0; i < COUNT(commands); i++) {
+        expect(print("eps %s over", commands[i]), 0, "state        ended: ", "\nstep         3 of 3, loss ",
+               ", held out ", " after step 3\n", "\nout          over\nsaved        step 3\n");
+        ck_assert_str_eq(command_err(), "");
+    }
+    expect("eps status over --json", 1, "over: no daemon of yours");
+    expect("eps status over --watch", 0, "state        ended: ");
+    ck_assert_int_eq(mkdir("nothing", 0700), 0);
+    expect("eps status nothing", 1, "nothing: no daemon of yours");
 }

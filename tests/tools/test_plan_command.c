@@ -15,6 +15,9 @@ static void setup(void)
     processes_setup();
     setenv("XDG_CACHE_HOME", processes_path("cache"), 1); /* no profile of this machine */
     processes_config("tiny.json", 6, 2, 64, 64);
+    /* GPT-2's shape, beside a file of weights, of which a plan asks no more than that it is there. */
+    expect("mkdir given && printf '\\2\\0\\0\\0\\0\\0\\0\\0{}' >given/model.safetensors", 0);
+    processes_config_with("given/config.json", 12, 12, 768, 1024, "\"vocab_size\": 50257");
 }
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
@@ -89,8 +92,17 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
            "activation checkpoints (the blocks' inputs), 336.0 MiB, on the ", "of 12 blocks kept",
            "contributions: 1 sum on the device, 2 slots of a worker's inbox\n",
            "            replay on: old weights stand until a step is folded, ", "the head's logits computed ",
-           "a step      down ", "up 0.61 GiB", "eps bench measures this one", "smallest    --device-mem ",
+           "a step      down ", "up 621.9 MiB", "eps bench measures this one", "smallest    --device-mem ",
            "fits        yes\n");
+}
+
+TEST(a_plan_of_images_counts_images)
+{
+    expect("eps plan --model resnet-18 --image 32x32 --labels 10 --batch 8", 0, "to classify images: 10 classes\n",
+           "\n8 images of 32x32 pixels in ", " of a part's 8 images\n", " images at a time\n",
+           " images per worker on (assumed); yours has 8\n");
+    ck_assert_ptr_null(strstr(command_out(), "sequence"));
+    ck_assert_ptr_null(strstr(command_out(), "token"));
 }
 
 /* By hand, of 16 rows of 512 tokens: 14 layers above the embedding have inputs of 24 MiB. The host has no room for
@@ -228,7 +240,7 @@ TEST(fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alone)
 
 TEST(what_does_not_fit_is_said_with_what_would)
 {
-    expect("eps plan --model tiny.json --device-mem 1", 1, "--device-mem is 0.0 MiB (1 bytes)");
+    expect("eps plan --model tiny.json --device-mem 1B", 1, "--device-mem is 0.0 MiB (1 bytes)");
     expect("eps plan --model tiny.json --device-mem 1MiB --find-depth", 1, "this model needs at least");
     expect("eps plan --model tiny.json --device-mem 1MiB --find-batch", 1, "this model needs at least");
 }
@@ -261,10 +273,10 @@ TEST(the_choice_leaves_exactness_for_time_alone)
     static const struct {
         const char *run, *form;
     } choices[] = {
-        {"--model gpt2 --seq 1024 --batch 8 --device cuda --device-mem 8GiB", NULL},
-        {"--model gpt2 --seq 1024 --batch 8 --device-mem 8GiB", "wta=0.3"},
-        {"--model gpt2 --seq 1024 --batch 8 --device-mem 1200MiB", "wta=0.3,coded=4"},
-        {"--model gpt2 --seq 8 --batch 1 --device-mem 8GiB", NULL},
+        {"--model given --seq 1024 --batch 8 --device cuda --device-mem 8GiB", NULL},
+        {"--model given --seq 1024 --batch 8 --device-mem 8GiB", "wta=0.3"},
+        {"--model given --seq 1024 --batch 8 --device-mem 1200MiB", "wta=0.3,coded=4"},
+        {"--model given --seq 8 --batch 1 --device-mem 8GiB", NULL},
     };
 
     for (size_t i = 0; i < COUNT(choices); i++) {
@@ -278,6 +290,21 @@ TEST(the_choice_leaves_exactness_for_time_alone)
     expect(print("eps plan --host-mem 8GiB %s --approximate any", choices[0].run), 0, "chooses exact gradients\n");
 }
 
+/* Whatever time an inexact form saves: of a preset, and of a config.json alone, though not under adapters, whose base
+ * is there when it is trained. */
+TEST(fresh_weights_are_trained_exactly)
+{
+    static const char run[] = "--seq 1024 --batch 8 --device-mem 8GiB --host-mem 8GiB --approximate any";
+
+    expect(print("eps plan --model gpt2 %s", run), 0,
+           "\neps train --approximate any chooses exact gradients: inexact ones train fresh weights worse\n");
+    expect(print("eps plan --model given/config.json %s", run), 0, "chooses exact gradients: inexact ones");
+    expect(print("eps plan --model given/config.json --lora rank=8 %s", run), 0, "chooses ");
+    ck_assert_ptr_null(strstr(command_out(), "fresh"));
+    expect("eps plan --model gpt2 --seq 1024 --batch 8 --device-mem 111000000 --host-mem 8GiB --approximate any", 0,
+           "exact gradients do not fit, and eps train --approximate any chooses no others for fresh weights");
+}
+
 /* Each line of the frontier is the plan of its form; beside it is the exact plan within the same memory. */
 TEST(the_frontier_is_made_of_plans)
 {
@@ -288,7 +315,7 @@ TEST(the_frontier_is_made_of_plans)
     json_t *lines = expect_json(print("eps plan --json %s --approximate any", run), 0);
 
     ck_assert_uint_eq(json_array_size(lines), COUNT(forms));
-    check_choice(lines);
+    ck_assert(json_is_true(json_at(lines, "0.chosen"))); /* its weights are fresh */
     for (size_t i = 0; i < COUNT(forms); i++) {
         json_t *line = json_array_get(lines, i);
         const char *form = json_string_value(json_object_get(line, "approximate"));

@@ -21,7 +21,7 @@ static const struct {
     [EPS_OPTION_TEXTS] = {{"a", "b"}, NULL},
     [EPS_OPTION_COUNT] = {{"7"}, "7"},
     [EPS_OPTION_AUTO] = {{"7"}, "7"},
-    [EPS_OPTION_NUMBER_32] = {{"4294967295"}, "4294967294"}, /* the largest would mean unset */
+    [EPS_OPTION_NUMBER_32] = {{"4294967294"}, "4294967294"}, /* the largest means unset */
     [EPS_OPTION_LONG] = {{"4294967297"}, "4294967297"},
     [EPS_OPTION_NUMBER] = {{"0"}, "0"},
     [EPS_OPTION_BYTES] = {{"5GiB"}, "5368709120"},
@@ -131,6 +131,35 @@ TEST_EACH(each_row_is_an_argument_that_sets_its_member_alone, EPS_COMMANDS)
     }
 }
 
+TEST(an_option_that_is_unset_is_printed_as_none)
+{
+    const struct eps_train_options unset = eps_train_defaults();
+    char said[CLIENT_OPTION_TEXT];
+    struct eps_option row;
+    size_t n;
+    const struct eps_option *rows = eps_options(&n);
+
+    for (size_t i = 0; i < n; i++) {
+        if (!eps_option_of(&row, &rows[i], EPS_COMMAND_TRAIN) || row.kind == EPS_OPTION_HEADING ||
+            row.kind == EPS_OPTION_TEXTS)
+            continue;
+        const bool is_text = row.kind == EPS_OPTION_FLAG || row.kind == EPS_OPTION_TEXT ||
+                             row.kind == EPS_OPTION_OPTIONAL_TEXT || row.kind == EPS_OPTION_PATTERNS;
+        ck_assert_str_eq(client_option_print(said, &unset, &row), is_text ? "default without it" : "none");
+    }
+}
+
+/* Words that no memory has room for are no misuse. The sanitizers end a process that asks for so many. */
+TEST_IF(a_command_line_without_memory_fails_with_1, !SANITIZED)
+{
+    struct argument_texts texts = {.n = SIZE_MAX / 16};
+    const struct argument argument = {"--each", "WORD", ARGUMENT_EACH, &texts, ""};
+    const struct command command = {"eps", "", &argument, 1};
+    char *argv[] = {(char *)(uintptr_t) "eps", (char *)(uintptr_t) "--each", (char *)(uintptr_t) "word"};
+
+    ck_assert_int_eq(arguments_parse(&command, 3, argv), 1);
+}
+
 TEST(help_has_each_row_of_its_command_and_no_other)
 {
     static const char *const names[EPS_COMMANDS] = {"train", "plan", "data", "eval", "generate", "chat", "export"};
@@ -139,7 +168,7 @@ TEST(help_has_each_row_of_its_command_and_no_other)
     const struct eps_option *rows = eps_options(&n);
 
     for (int command = 0; command < EPS_COMMANDS; command++) {
-        expect(print("eps %s --help", names[command]), 0);
+        expect(print("eps %s --help all", names[command]), 0);
         for (size_t i = 0; i < n; i++) {
             if (!eps_option_of(&row, &rows[i], (enum eps_command)command))
                 continue;

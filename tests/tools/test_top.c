@@ -100,15 +100,16 @@ static void check_end(const char *status)
 /* What every screen has, whatever its size; test_top_draw has all of it. NULL, or what is not. */
 static const char *missing(const char *said)
 {
-    static const char *const parts[] = {"\nloss ", " tokens/s  ", "\nworker ", " cpu  ",     " MiB of  256.0 MiB",
-                                        "] ",      "down ",       "\nhost  ",  "  weights ", "\nunits 9 at "};
+    static const char *const parts[] = {
+        "\nstep ",     "\nloss ",        " tokens/s  ", "\nworker 1  cpu  ", " MiB, budget 256.0 MiB", "] ",
+        "weights in ", "gradients out ", "\nhost  ",    "  weights ",        "\nlayers 9 after step "};
 
     for (int i = 0; i < COUNT(parts); i++)
         if (!strstr(said, parts[i]))
             return parts[i];
-    if (strncmp(said, "eps top  lab  training  step ", 29) != 0)
+    if (strncmp(said, "eps top  lab  training  ", 24) != 0)
         return "title";
-    const char *map = strstr(said, "\nunits ");
+    const char *map = strstr(said, "\nlayers ");
     map = strchr(map + 1, '\n') + 1;
     return strncmp(map, "  ", 2) == 0 && strspn(map + 2, ".+>fu") == 9 ? NULL : "map";
 }
@@ -134,19 +135,20 @@ TEST(a_screen_follows_the_run_and_the_window)
 {
     start_top("", 80, 24);
     await("B/s"); /* the second look */
+    await(" |");  /* a curve */
     await_parts();
     await("\033[36mworker"); /* labels are cyan */
     ck_assert_int_eq(tmux("resize-window -t top -x 60 -y 15"), 0);
-    await("\n  down "); /* a line of their own where it is narrow */
+    await("\n  weights in "); /* a line of their own where it is narrow */
     await_parts();
     ck_assert_int_eq(tmux("resize-window -t top -x 200 -y 50"), 0);
-    await("               ] "); /* a long bar */
+    await("MiB  weights in "); /* no more where it is wide */
     await_parts();
     keys("q");
     check_end("0\n");
     await("ready"); /* the shell's own screen again */
     char *said = screen(false);
-    ck_assert_msg(strstr(said, "\nunits ") == NULL, "%s", said);
+    ck_assert_msg(strstr(said, "\nlayers ") == NULL, "%s", said);
     free(said);
 }
 
@@ -188,8 +190,10 @@ TEST_EACH(however_it_ends_the_terminal_is_as_it_was, 5)
         return;
     }
     check_end(statuses[_i]);
-    if (_i == 3)
+    if (_i == 3) {
         await("ended: ");
+        await("\nstep         "); /* the run's last line */
+    }
 }
 
 /* The shell has its terminal while top is suspended, and top its screen when it goes on. */
@@ -197,13 +201,13 @@ TEST(it_can_be_suspended)
 {
     start_shell(80, 24);
     keys(print("'stty -g > before; %s/eps top lab' Enter", BIN_DIR));
-    await("\nunits ");
+    await("\nlayers ");
     keys("C-z");
     await("Stopped"); /* what is typed earlier may be lost with the terminal's settings */
     keys("'stty -g > after; cmp before after && echo s''ame' Enter");
     await("\nsame");
     keys("fg Enter");
-    await("\nunits ");
+    await("\nlayers ");
     keys("Q");
     await("\nsame");
 }
@@ -221,7 +225,20 @@ TEST(once_is_a_screen_of_text)
     ck_assert_uint_le(n, 24);
     for (const char *at = said; *at; at++)
         ck_assert_msg((unsigned char)*at < 128 && *at != '\033', "%s", said);
-    expect("LC_ALL=C.UTF-8 eps top lab --once", 0, "█");
+    expect("LC_ALL=C.UTF-8 eps top lab --once", 0, "▁");
+}
+
+/* The daemon alone has the last losses; its memory of them begins with the client. */
+TEST(a_curve_begins_with_the_run)
+{
+    unsigned first = 0, last = 0;
+
+    processes_await_count("run-1/metrics.jsonl", "\n", 300); /* more than a daemon keeps */
+    expect("LC_ALL=C eps top lab --once", 0);
+    const char *axis = strstr(command_out(), "\n           1 ");
+    ck_assert_msg(axis != NULL, "%s", command_out());
+    ck_assert_int_eq(sscanf(axis, "%u %u", &first, &last), 2);
+    ck_assert_msg(first == 1 && last >= 300, "%s", command_out());
 }
 
 TEST(where_it_cannot_be_it_says_so)
@@ -231,4 +248,6 @@ TEST(where_it_cannot_be_it_says_so)
     start_shell(80, 24);
     keys(print("'TERM=nonsense %s/eps top' Enter", BIN_DIR));
     await("'nonsense' (TERM) is not known");
+    keys(print("'TERM=dumb %s/eps top' Enter", BIN_DIR)); /* as in a pipe */
+    await("not a terminal: --once prints one screen");
 }

@@ -14,12 +14,14 @@
 static char said[4096]; /* "path step why" and a semicolon for each checkpoint */
 static struct eps_error error;
 
-static void collect(void *user, const char *path, uint64_t step, const char *why)
+static void collect(void *user, const struct eps_verified *c)
 {
     const size_t n = strlen(said);
 
     ck_assert_ptr_eq(user, said);
-    snprintf(said + n, sizeof said - n, "%s %ju %s;", path, (uintmax_t)step, why ? why : "whole");
+    ck_assert(!c->why || !c->edited);
+    snprintf(said + n, sizeof said - n, "%s %ju %s%s%s;", c->path, (uintmax_t)c->step, c->why ? c->why : "whole",
+             c->edited ? ", " : "", c->edited ? c->edited : "");
 }
 
 /* What is collected begins with `collected`; the sentence is this. */
@@ -69,7 +71,7 @@ TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
     processes_flip("run/step-1/config.json", 0);
     check("run", -EINVAL, "run/step-1 1 config.json",
           "run: 2 of 3 checkpoints are not whole: eps train --resume run goes on from step-2");
-    processes_flip("run/step-2/merges.txt", 0);
+    processes_flip("run/step-2/model.safetensors", -1);
     check("run", -EINVAL, "run/step-1 1 config.json", "run: no checkpoint is whole: nothing can be resumed from here");
 }
 
@@ -108,10 +110,10 @@ TEST_EACH(what_is_wrong_with_a_checkpoint_is_said, COUNT(cases))
     check(cases[_i].path, cases[_i].code, cases[_i].collected, cases[_i].sentence);
 }
 
-static void remove_the_next(void *user, const char *path, uint64_t step, const char *why)
+static void remove_the_next(void *user, const struct eps_verified *c)
 {
-    collect(user, path, step, why);
-    if (step == 1)
+    collect(user, c);
+    if (c->step == 1)
         expect("rm -r run/step-2", 0);
 }
 
@@ -121,6 +123,23 @@ TEST(one_that_the_run_removes_meanwhile_is_passed_over)
     save("run/step-1", 1), save("run/step-2", 2), save("run/step-3", 3);
     ck_assert_int_eq(eps_verify("run", remove_the_next, said, &error), 0);
     ck_assert_str_eq(said, "run/step-1 1 whole;run/step-3 3 whole;");
+}
+
+/* Texts beside a model are the user's to edit; one that is missing is damage. */
+TEST(texts_may_be_edited_and_are_named)
+{
+    save("step-5", 5);
+    expect("echo >>step-5/vocab.json", 0);
+    check("step-5", 0, "step-5 5 whole, vocab.json is not as it was saved;", "");
+    processes_flip("step-5/merges.txt", 0); /* of the same length */
+    expect("eps verify step-5", 0);
+    ck_assert_holds(command_out(), "step-5  whole, 5 steps; ", "merges.txt", " and ", "vocab.json",
+                    " are not as they were");
+    json_t *all = expect_json("eps verify step-5 --json", 0);
+    ck_assert(json_is_string(json_at(all, "0.edited")) && json_is_true(json_at(all, "0.whole")));
+    json_decref(all);
+    expect("rm step-5/vocab.json", 0);
+    check("step-5", -EINVAL, "step-5 5 vocab.json is missing;", "step-5" NO_WHOLE);
 }
 
 TEST(the_command_says_the_same)
@@ -136,8 +155,9 @@ TEST(the_command_says_the_same)
     ck_assert_str_eq(command_err(),
                      "eps verify: run: 1 of 2 checkpoints is not whole: eps train --resume run goes on from step-1\n");
     json_t *all = expect_json("eps verify run --json", 1),
-           *wanted = json_pack("[{s:s, s:i, s:b, s:n}, {s:s, s:i, s:b, s:s}]", "path", "run/step-1", "step", 1, "whole",
-                               1, "why", "path", "run/step-2", "step", 2, "whole", 0, "why", "config.json is missing");
+           *wanted = json_pack("[{s:s, s:i, s:b, s:n, s:n}, {s:s, s:i, s:b, s:s, s:n}]", "path", "run/step-1", "step",
+                               1, "whole", 1, "why", "edited", "path", "run/step-2", "step", 2, "whole", 0, "why",
+                               "config.json is missing", "edited");
     ck_assert(json_equal(all, wanted));
     json_decref(all), json_decref(wanted);
     for (int json = 0; json < 2; json++) {

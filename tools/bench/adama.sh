@@ -7,7 +7,7 @@
 # usage: tools/bench/adama.sh [options]      defaults in brackets
 #   --what loss|time|depth|all [all]
 #   --keep DIR            where the runs stay: what is there goes on, what is done is not run again. Needed for loss
-#   --data FILE [build/bench-text.txt]   text; its last 1 % is held out. Without it the quickstart's is made
+#   --data FILE [build/bench-text.txt]   text; its last 1 % is held out. Without it that of the licences is made
 #   --preset NAME [text-small] --steps N [2000] --batch N [16] --seq N [128] --seeds N [3]
 #   --lr X [3e-3]         the one rate
 #   --rates "X Y" ["1e-3 6e-3"]   more rates, of which with the first each takes its best; "": none
@@ -83,7 +83,7 @@ compare() {
 if asks loss; then
     if [ "$data" = build/bench-text.txt ] && [ ! -e "$data" ]; then
         mkdir -p build
-        tools/quickstart_text.sh "$data" build/bench-held-out.txt
+        tools/bench/licences_text.sh "$data" build/bench-held-out.txt
     fi
     [ -r "$data" ] || misuse "no $data: give text by --data"
     mkdir -p "$keep"
@@ -117,7 +117,7 @@ if asks time; then
         for moments in fp32 bf16; do
             for form in adamw adama; do
                 run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" --batch "$batch" \
-                    --seq "$seq" --steps "$steps" --parts 8 --optimizer "$form" --moments "$moments" --device cpu --save-every 0
+                    --seq "$seq" --steps "$steps" --parts 8 --optimizer "$form" --moments "$moments" --device cpu --save-every 0 --eval-every 0
                 step_times >>"$work/$form-$moments"
             done
         done

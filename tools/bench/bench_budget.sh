@@ -33,7 +33,7 @@ sizes=$(awk -v a="$minimum" -v b="$everything" -v n="$budgets" 'BEGIN {
 # run BUDGET: appends the steps' milliseconds to its file; all runs must give the same weights
 run() {
     run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --steps "$steps" \
-        --save-every 0 --device-mem "$1"
+        --save-every 0 --eval-every 0 --device-mem "$1"
     step_times >>"$work/ms.$1"
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1 >"$work/peak.$1"
     sum=$(cksum <"$work/run/latest/model.safetensors")

@@ -40,7 +40,7 @@ peer() {
 # ours [OPTION...]: peak device and host memory of a run with the smallest sufficient --device-mem
 ours() {
     run_training "${options[@]}" "$@" --data "$work/data.bin" --eval-data "$work/held_out.bin" --steps 1 \
-        --save-every 0 --device-mem "$("$bin/eps" plan "${options[@]}" "$@" --minimum)"
+        --save-every 0 --eval-every 0 --device-mem "$("$bin/eps" plan "${options[@]}" "$@" --minimum)"
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl"
 }
 # row NAME PUBLISHED DEVICE_BYTES [HOST_BYTES]

@@ -61,7 +61,7 @@ static void round_processes(struct samples *out, const struct workload *w, int r
     struct eps_train_options options = eps_train_defaults();
     char name[32];
 
-    options.save_every = 0, options.order = EPS_SEQUENTIAL;
+    options.save_every = options.eval_every = 0, options.order = EPS_SEQUENTIAL;
     snprintf(name, sizeof name, "run-%d", round);
     workload_train(w, out, options, name);
 }

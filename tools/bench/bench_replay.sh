@@ -31,7 +31,7 @@ grep -q 'replay on' <<<"$plan" || { echo "$script: there is no room for replay h
 # times [OPTION...]: milliseconds of each step but the first two, one per line
 times() {
     run_training "${options[@]}" --data "$work/data.txt" --eval-data "$work/held_out.txt" --steps "$steps" \
-        --save-every 0 "$@"
+        --save-every 0 --eval-every 0 "$@"
     step_times
 }
 

@@ -24,7 +24,7 @@ write_text $((batch * seq * 20 + 1))
 # times SAVE_EVERY: milliseconds of each step but the first two, one per line
 times() {
     run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
-        --steps "$steps" --batch "$batch" --seq "$seq" --save-every "$1"
+        --steps "$steps" --batch "$batch" --seq "$seq" --save-every "$1" --eval-every 0
     step_times
 }
 longest() { sort -n "$1" | tail -n 1; }

@@ -8,7 +8,7 @@
 #include "client/data/pieces.h"
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <pthread.h>

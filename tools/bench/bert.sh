@@ -52,7 +52,7 @@ ours() {
     fi
     random_tokens $((steps * $1 * seq)) 2 >"$work/data.bin"
     OMP_NUM_THREADS=$threads run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" \
-        --steps "$steps" --save-every 0 --device-mem "$budget"
+        --steps "$steps" --save-every 0 --eval-every 0 --device-mem "$budget"
     tail -n 1 "$work/run/metrics.jsonl" >"$work/last"
     device=$(sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/last")
     host=$(sed -n 's/.*"host_bytes": *\([0-9]*\).*/\1/p' "$work/last")

@@ -62,7 +62,7 @@ print_bytes() {
 # time_of FORM MEMORY: milliseconds of a step
 time_of() {
     run_training --model "$net" --image "${side}x$side" --data "$work/images.npy" --eval-data "$work/images.npy" --batch "$rows" \
-        --microbatch "$rows" --steps "$steps" --device cpu --host-mem 1TiB --device-mem "$2" --no-save
+        --microbatch "$rows" --steps "$steps" --device cpu --host-mem 1TiB --device-mem "$2" --no-save --eval-every 0
     step_times | median
 }
 

@@ -6,7 +6,7 @@
 # the engine's own draws, by eps report --bias --draws. Prints a table in Markdown, and draws it if gnuplot is installed.
 #
 # usage: tools/bench/draws.sh [options]     defaults in brackets
-#   --run DIR []          a run, whose checkpoint `latest` is measured; otherwise the quickstart's model is trained
+#   --run DIR []          a run, whose checkpoint `latest` is measured; otherwise one is trained on the licences
 #   --keep DIR []         where that stays, and what was measured, which is not measured again
 #   --steps N [750]       of it
 #   --shares "X ..." [0.1 0.3]   of the tokens
@@ -28,7 +28,7 @@ keep=${keep:-$work}
 mkdir -p "$keep"
 
 if [ -z "$run" ]; then
-    [ -e "$keep/text" ] || tools/quickstart_text.sh "$keep/text" "$keep/held"
+    [ -e "$keep/text" ] || tools/bench/licences_text.sh "$keep/text" "$keep/held"
     train_once "$keep/run" --data "$keep/text" --steps "$steps" --keep 1
     run=$keep/run
 fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tables of README.md and tools/bench/README.md whose figures are planned, not measured: tools/bench/timeline.sh and
-# tools/bench/lean.sh, of all nets, with the smallest device memory of GPT-2. A table stands between two comments of the text,
-# which name it; a sentence with such a figure must be there as it is written here. Without an option this compares, and fails
-# with the difference; tests/tools/test_figures.sh does so.
+# The tables of README.md and tools/bench/README.md whose figures are planned, not measured: tools/bench/fits.sh,
+# tools/bench/timeline.sh and tools/bench/lean.sh, of all nets, with the smallest device memory of GPT-2. A table stands between
+# two comments of the text, which name it; a sentence with such a figure must be there as it is written here. Without an option
+# this compares, and fails with the difference; tests/tools/test_figures.sh does so.
 #
 # usage: tools/bench/figures.sh [options]      defaults in brackets
 #   --write yes|no [no]   put the tables into the text
@@ -19,13 +19,13 @@ make_work
 nets=(wrn-28-2 dynamic_conv dynamic_conv-iwslt gpt2-124m)
 failed=0
 
-# table FILE NAME: what is on standard input stands in the file between "<!-- figures NAME -->" and "<!-- end -->"
+# table FILE NAME: what is on standard input stands in the file between "<!-- NAME -->" and "<!-- end -->"
 table() {
     cat >"$work/table"
     awk -v name="$2" -v table="$work/table" '
         $0 == "<!-- end -->" { inside = 0 }
         !inside
-        $0 == "<!-- figures " name " -->" { inside = found = 1; while ((getline line <table) > 0) print line }
+        $0 == "<!-- " name " -->" { inside = found = 1; while ((getline line <table) > 0) print line }
         END { exit !found }' "$1" >"$work/text" || misuse "$1 has no place for $2"
     if [ "$write" = yes ]; then
         cat "$work/text" >"$1"
@@ -88,40 +88,22 @@ print_lean() {
     row whole-cut 'the same with checkpoints of some layers'
 }
 
-# brief ROW TEXT: of timeline's table, TFLOP/s alone
-brief() {
-    awk -F ' *[|] *' -v row="$1" -v text="$2" '
-        $2 == row { split($3, a, ","); split($4, b, ","); split($5, c, ","); printf "| %s | %s | %s | %s |\n", text, a[1], b[1], c[1] }' \
-        <(tables 1)
-}
-
-print_brief() {
-    echo '| by `tools/bench/timeline.sh` | products of 590, host memory of 60 GB/s | 660, 64: measured | 740, 120 |'
-    echo '|---|---|---|---|'
-    brief 'GPT-2 7B, 32 x 4096' 'GPT-2 7B, rows of 4,096'
-    brief 'Qwen3-8B, 32 x 4096' 'Qwen3-8B, rows of 4,096'
-    brief 'Llama 3 8B, 32 x 4096' 'Llama 3 8B, the same'
-    brief 'Llama 3 70B, 32 x 4096' 'Llama 3 70B, the same'
-    brief 'Gemma 3 27B, 32 x 4096' 'Gemma 3 27B, the same'
-    brief 'BERT-Large, 256 x 512' 'BERT-Large, rows of 512, without dropout'
-    brief 'BERT-Large with dropout, 256 x 512' 'the same with dropout'
-    brief 'Qwen3-8B, 1 x 32768' 'Qwen3-8B, one row of 32,768, 32 Ki tokens a step'
-}
-
 tables() { awk -v RS= -v n="$1" 'NR == n' "$work/timeline"; } # NUMBER, from 1
 
-for net in "${nets[@]}"; do tools/bench/lean.sh --net "$net" --bin "$bin" >"$work/lean-$net"; done
+for net in "${nets[@]}"; do tools/bench/lean.sh --what sizes --net "$net" --bin "$bin" >"$work/lean-$net"; done
 tools/bench/timeline.sh --bin "$bin" >"$work/timeline"
-print_lean | table tools/bench/README.md lean
-tables 1 | table tools/bench/README.md timeline
-tables 2 | table tools/bench/README.md 'timeline of two'
-tables 3 | table tools/bench/README.md 'timeline of cards'
-print_brief | table README.md timeline
+print_lean | table tools/bench/README.md 'figures lean'
+tables 1 | table tools/bench/README.md 'figures timeline'
+tables 2 | table tools/bench/README.md 'figures timeline of two'
+tables 3 | table tools/bench/README.md 'figures timeline of cards'
+tools/bench/fits.sh --bin "$bin" --models 'Qwen3-(0.6|4|8|14|32)B|Llama-3.3' | table README.md 'what fits'
 
 width=768 layers=12 heads=12 seq=1024
 print_config 50257 >"$work/config.json"
 least=$(XDG_CACHE_HOME=$work "$bin/eps" plan --model "$work/config.json" --seq 1024 --batch 8 --device cpu --minimum)
 sentence tools/bench/README.md "$(grouped "$least") bytes, as planned"
+
+sentence README.md "$(tools/bench/fits.sh --bin "$bin" --what tuned)"
 
 # As it was measured on the H100 (tests/gpu/RECORD.md, large-32k and large-128k), where attention was cuDNN 9.14's, and with
 # contributions in bf16.
@@ -131,15 +113,14 @@ predicted() { # TYPE ROWS
     XDG_CACHE_HOME=$work "$bin/eps" plan --timeline --json --model "$work/config.json" --device cuda --device-mem 75GiB --host-mem 2000GiB \
         --precision bf16 --attention scores --grad-dtype "$1" --batch "$2" --seq 2048 | grep -o '"tflops": [0-9]*[.0-9]*' | awk 'NR == 1 { printf "%.0f", $2 }'
 }
-sentence README.md "*predicts* $(predicted fp32 16) and $(predicted fp32 64) for these two"
 sentence tools/bench/README.md "is predicted at $(predicted fp32 16) and $(predicted fp32 64); in bf16, at $(predicted bf16 16) and $(predicted bf16 64)"
 
 of() { ratio wrn-28-2 "$1" 1; }
-sentence README.md "100 images, device and host | $(of ghosts4) x less"
-sentence README.md "with checkpoints of some layers: the same bits | $(of ghosts4-cut) x less"
-sentence README.md "with checkpoints; accuracy not measured | $(of folded4-cut) x less"
-sentence README.md "fp16, 16 parts; accuracy not measured | $(ratio dynamic_conv-iwslt together 1) x less"
-sentence README.md "without \`--sparse\` | $(ratio dynamic_conv-iwslt folded-sparse 1) x less; $(ratio dynamic_conv-iwslt folded 1) x"
+sentence tools/bench/README.md "100 images, device and host | $(of ghosts4) x less"
+sentence tools/bench/README.md "with checkpoints of some layers: the same bits | $(of ghosts4-cut) x less"
+sentence tools/bench/README.md "with checkpoints; accuracy not measured | $(of folded4-cut) x less"
+sentence tools/bench/README.md "fp16, 16 parts; accuracy not measured | $(ratio dynamic_conv-iwslt together 1) x less"
+sentence tools/bench/README.md "without \`--sparse\` | $(ratio dynamic_conv-iwslt folded-sparse 1) x less; $(ratio dynamic_conv-iwslt folded 1) x"
 tools/bench/derived.sh --what planned --bin "$bin" >"$work/derived"
 while read -r stored derived; do
     sentence proto/plan/README.md "$(grouped "$stored"); $(grouped "$derived") |"

@@ -28,7 +28,7 @@ full=(--microbatch "$batch") small=(--microbatch "$least")
 
 train() {
     run_training "${job[@]}" --data "$work/images.npy" --eval-data "$work/images.npy" --steps $steps --optimizer sgd --momentum 0.9 \
-        --nesterov --device cpu --save-every 0 "$@"
+        --nesterov --device cpu --save-every 0 --eval-every 0 "$@"
 }
 
 least_plan=("${job[@]}" "${small[@]}" --labels 10 --optimizer sgd --momentum 0.9 --host-mem 64GiB)

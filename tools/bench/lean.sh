@@ -37,7 +37,7 @@
 # both.
 #
 # usage: tools/bench/lean.sh [options]      defaults in brackets
-#   --what bytes|accuracy|text|all [bytes]
+#   --what bytes|sizes|accuracy|text|all [bytes]   sizes: bytes alone, in half the time
 #   --net wrn-28-2|dynamic_conv|dynamic_conv-iwslt|gpt2-124m [wrn-28-2]   of which the bytes are; -iwslt: the published shape
 #   --type fp16|bf16 [fp16]   of what has 16 bits
 #   --batch N [100]       images of a step whose bytes are counted; a multiple of 50
@@ -61,7 +61,10 @@ text='' steps=600 momentum=plain bin=build/bin
 forms='keep=0.3 keep=0.1'
 take_options "finished what net type batch keep data device memory jobs depth factor epochs seeds text steps momentum forms bin" "$@"
 need_programs "$bin"
-case $what in bytes | accuracy | text | all) ;; *) misuse "--what $what is none of bytes, accuracy, text, all" ;; esac
+case $what in
+    bytes | sizes | accuracy | text | all) ;;
+    *) misuse "--what $what is none of bytes, sizes, accuracy, text, all" ;;
+esac
 asks() { [ "$what" = all ] || [ "$what" = "$1" ]; }
 case $net in
     wrn-28-2 | dynamic_conv | dynamic_conv-iwslt | gpt2-124m) ;;
@@ -69,7 +72,7 @@ case $net in
 esac
 case $momentum in plain | nesterov) ;; *) misuse "--momentum $momentum is none of plain, nesterov" ;; esac
 case $type in fp16 | bf16) ;; *) misuse "--type $type is none of fp16, bf16" ;; esac
-[ -n "$keep" ] || [ "$what" = bytes ] || misuse "--keep is needed: a directory for the runs"
+[ -n "$keep" ] || [ "$what" = bytes ] || [ "$what" = sizes ] || misuse "--keep is needed: a directory for the runs"
 
 narrow=(--precision "$type" --master none --moments bf16 --grad-dtype bf16 --commit fenced --sums bf16)
 
@@ -106,20 +109,24 @@ score() {
     score_images "$keep/$1-$2" "$net" "$epochs" "$2" "${options[@]}"
 }
 
-# counted OPTION...: bytes of both sides in the categories above, then those of the others
+# planned_so OPTION...: in JSON
+planned_so() {
+    "$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@"
+}
+
+# counted: of a plan, bytes of both sides in the categories above, then those of the others
 counted() {
-    "$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@" | grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
+    grep -o '"[a-z_]*": {"current": [0-9]*' | tr -d '":{' |
         awk '$1 == "host" { next } $1 ~ /^(library|other|data)$/ { beside += $3; next } { counted += $3 }
             END { printf "%.0f %.0f\n", counted, beside }'
 }
 
-# moved OPTION...: bytes between host and device in a step, and its operations in billions
+# moved PLAN OPTION...: bytes between host and device in a step, and its operations in billions
 moved() {
-    local ask=("$bin/eps" plan --json "${job[@]}" --device cpu --device-mem 64GiB --host-mem 64GiB "$@") plan bytes groups
-    plan=$("${ask[@]}")
-    bytes=$(grep -o '"bytes_per_step": {[^}]*}' <<<"$plan" | grep -o '[0-9]*' | awk '{ n += $1 } END { printf "%.0f", n }')
-    groups=$(grep -o '"row_groups": [0-9]*' <<<"$plan" | tr -dc 0-9)
-    "${ask[@]}" --timeline | grep -o '"busy_ms": [0-9.e-]*, "share": [0-9.e-]*, "tflops": [0-9.]*' | tr -d ',' | # of a row group
+    local bytes groups
+    bytes=$(grep -o '"bytes_per_step": {[^}]*}' <<<"$1" | grep -o '[0-9]*' | awk '{ n += $1 } END { printf "%.0f", n }')
+    groups=$(grep -o '"row_groups": [0-9]*' <<<"$1" | tr -dc 0-9)
+    planned_so "${@:2}" --timeline | grep -o '"busy_ms": [0-9.e-]*, "share": [0-9.e-]*, "tflops": [0-9.]*' | tr -d ',' | # of a row group
         awk -v bytes="$bytes" -v groups="$groups" '{ n += $2 * $6 } END { printf "%s %.0f\n", bytes, n * groups }'
 }
 
@@ -137,11 +144,15 @@ cut() {
 
 # line NAME OPTION...: what a form takes
 line() {
-    local all beside bytes operations
-    read -r all beside < <(counted "${@:2}")
-    read -r bytes operations < <(moved "${@:2}")
-    awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" -v m="$bytes" -v o="$operations" 'BEGIN {
-        printf "  %-11s %12.0f bytes: %.2f x less; beside it %.0f; a step moves %.0f, and computes %.0f GFLOP\n", n, a, p / a, b, m, o }'
+    local plan all beside bytes operations step=''
+    plan=$(planned_so "${@:2}")
+    read -r all beside < <(counted <<<"$plan")
+    if [ "$what" != sizes ]; then
+        read -r bytes operations < <(moved "$plan" "${@:2}")
+        step="; a step moves $bytes, and computes $operations GFLOP"
+    fi
+    awk -v n="$1" -v a="$all" -v b="$beside" -v p="$plain" -v step="$step" 'BEGIN {
+        printf "  %-11s %12.0f bytes: %.2f x less; beside it %.0f%s\n", n, a, p / a, b, step }'
 }
 
 # leanest OPTION...: of device memories from the least to twice that, in steps of 1/64, the one at which counted's are fewest
@@ -150,7 +161,7 @@ leanest() {
     least=$(least "$@")
     step=$((least / 64))
     for ((m = least; m <= 2 * least; m += step)); do
-        read -r all _ < <(counted "$@" --device-mem "$m")
+        read -r all _ < <(planned_so "$@" --device-mem "$m" | counted)
         [ -n "$best" ] && [ "$all" -ge "$best" ] || best=$all at=$m
     done
     echo "$at"
@@ -251,4 +262,4 @@ if asks accuracy; then
     compare_forms
 fi
 if asks text; then texts; fi
-if asks bytes; then bytes; fi
+if asks bytes || [ "$what" = sizes ]; then bytes; fi

@@ -39,7 +39,7 @@ peer() {
 ours() {
     OMP_NUM_THREADS="$threads" run_training --model "$work/model" --data "$work/data.bin" --eval-data \
         "$work/held_out.bin" --order sequential --lora "rank=$rank" --base bf16 --precision bf16 --device cpu --batch \
-        "$batch" --seq "$seq" --steps $((steps + 2)) --save-every 0 --lr 1e-4 --schedule constant --warmup 0
+        "$batch" --seq "$seq" --steps $((steps + 2)) --save-every 0 --eval-every 0 --lr 1e-4 --schedule constant --warmup 0
     tail -n +3 "$work/run/metrics.jsonl" | field tokens_per_s | median
 }
 

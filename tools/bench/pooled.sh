@@ -82,7 +82,7 @@ write_images $((10 * batch)) 32
 for ((round = 1; round <= rounds; round++)); do
     for form in wta=1 pool=2 pool=4 pool=8; do
         run_training --model resnet-18 --image 32x32 --data "$work/images.npy" --eval-data "$work/images.npy" --batch "$batch" \
-            --microbatch "$batch" --steps 8 --device cpu --save-every 0 --approximate "$form"
+            --microbatch "$batch" --steps 8 --device cpu --save-every 0 --eval-every 0 --approximate "$form"
         step_times >>"$work/$form"
     done
 done

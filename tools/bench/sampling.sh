@@ -95,7 +95,7 @@ if asks time; then
         for ((round = 1; round <= rounds; round++)); do
             for form in wta=1 $forms; do
                 run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" --batch $((2048 / seq)) \
-                    --seq "$seq" --steps 10 --device cpu --save-every 0 --approximate "$form"
+                    --seq "$seq" --steps 10 --device cpu --save-every 0 --eval-every 0 --approximate "$form"
                 step_times >>"$work/$width-$form"
             done
         done

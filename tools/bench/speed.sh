@@ -39,7 +39,7 @@ write_tokens $(((steps + 2) * batch * seq + 1)) # one window per row and step
 # ours BUDGET: prints tokens/s; writes device and host memory to $work/held
 ours() {
     OMP_NUM_THREADS="$threads" run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" \
-        --steps $((steps + 2)) --save-every 0 --lr 3e-4 --device-mem "$1"
+        --steps $((steps + 2)) --save-every 0 --eval-every 0 --lr 3e-4 --device-mem "$1"
     tail -n 1 "$work/run/metrics.jsonl" |
         awk -F'[:,]' '{ for (i = 1; i < NF; i++) if ($i ~ /device_peak_bytes|host_bytes/) sum += $(i + 1); print sum }' \
             >"$work/held"

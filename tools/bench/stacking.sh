@@ -32,7 +32,7 @@ first=$(($steps * $first)) second=$(($steps * $second)) # 3000 * 1/3
 # begin OUT LAYERS STEPS SEED: all stages share the schedule of the whole run, so a stage ends by its steps alone
 begin() {
     train_once "$1" --keep 1 --model "$keep/$2.json" --data "$data" --batch "$batch" --seq "$seq" --steps "$3" --lr "$lr" \
-        --schedule constant --warmup $((steps / 30)) --seed "$4" --save-every 0
+        --schedule constant --warmup $((steps / 30)) --seed "$4" --save-every 0 --eval-every 0
 }
 
 loss() { field eval_loss <"$1/metrics.jsonl" | tail -n 1; }

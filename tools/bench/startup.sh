@@ -21,7 +21,7 @@ write_text $(((batch * 4 + 1) * seq + 1))
 
 train() { # MODEL OUT
     "$bin/eps" train --model "$1" --data "$work/data.txt" --eval-data "$work/held_out.txt" --out "$2" --steps 1 \
-        --batch "$batch" --seq "$seq" --warmup 0
+        --batch "$batch" --seq "$seq" --warmup 0 --eval-every 0
 }
 if ! train "$work/config.json" "$work/first" >"$work/log" 2>&1; then
     cat "$work/log" >&2

@@ -41,11 +41,11 @@ if [ ! -e "$work/base/config.json" ]; then
     peer make --train "$train" --dev "$dev" --vocabulary "$vocabulary"
     print_qwen3_config "$vocabulary" >"$work/model/config.json"
     run_training --model "$work/model/config.json" --data "$work/text.jsonl" --eval-data "$work/held_out.jsonl" --device cpu \
-        --batch 32 --seq "$seq" --epochs "$epochs" --lr 1e-3 --save-every 0
+        --batch 32 --seq "$seq" --epochs "$epochs" --lr 1e-3 --save-every 0 --eval-every 0
     rm -rf "$work/base.new"
     "$bin/eps" export --model "$work/run/latest" --out "$work/base.new" >>"$work/log"
     mv "$work/base.new" "$work/base"
-    grep -h '^loss' "$work/log" | sed 's/^loss  */language model: loss /'
+    grep -hE '^(loss|held out)  ' "$work/log" | sed -E 's/^(loss|held out)  */language model: \1 /'
 fi
 
 score() { peer score --model "$1" | tail -n 1; }
@@ -58,7 +58,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
     peer adapt --model "$work/base" --seed "$seed" --rank "$rank" --dropout "$dropout"
     run_training --model "$work/adapters" --base-model "$work/base" --data "$work/conversations.jsonl" \
         --eval-data "$work/dev.jsonl" --order sequential --device cpu --batch "$batch" --seq "$seq" \
-        --steps "$steps" --lr "$lr" --min-lr 0 --schedule cosine --warmup "$warmup" --weight-decay 0.01 --seed "$seed" --save-every 0
+        --steps "$steps" --lr "$lr" --min-lr 0 --schedule cosine --warmup "$warmup" --weight-decay 0.01 --seed "$seed" --save-every 0 --eval-every 0
     own=$("$bin/eps" eval --model "$work/run/latest" --data "$work/dev.jsonl" --device cpu --json | field loss)
     rm -rf "$work/ours"
     "$bin/eps" export --model "$work/run/latest" --merge --out "$work/ours" >>"$work/log"

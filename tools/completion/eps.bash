@@ -1,9 +1,9 @@
 # Completion of eps, epsd and eps-worker in bash: commands, options, choices, files and daemons, as --help lists them.
 # shellcheck shell=bash disable=SC2207
 
-# The help of the program, or of its command.
+# The help of the program, or of its command with all options.
 _eps_help() { # [COMMAND]
-    "${COMP_WORDS[0]/#\~/$HOME}" "$@" --help 2>/dev/null
+    "${COMP_WORDS[0]/#\~/$HOME}" "$@" --help all 2>/dev/null
 }
 
 _eps_daemons() {

@@ -10,7 +10,7 @@ end
 function __eps_help
     command -q $argv[1]; or return
     if test (path basename $argv[1]) = eps; and set -q argv[2]
-        command $argv[1] $argv[2] --help 2>/dev/null
+        command $argv[1] $argv[2] --help all 2>/dev/null
     else
         command $argv[1] --help 2>/dev/null
     end

@@ -24,7 +24,7 @@ qwen3_losses() {
     eps=$(programs)/eps device=cuda:0 seconds_each=15 batch=8 steps=20 kv=1
     width=256 layers=2 heads=2 headwidth=128 inner=512 seq=256
     [ -z "$simulate" ] || width=64 headwidth=32 inner=64 seq=16 steps=4 batch=2
-    head -c 200000 README.md >"$work/text.txt"
+    cat README.md client/README.md eps/README.md >"$work/text.txt"
     head -c 4000 README.md >"$work/held.txt"
     print_qwen3_config 256 >"$work/config.json"
     trained qwen3-cpu "a small Qwen 3 on the CPU" --device cpu --precision fp32 --save-every 0 || return 0

@@ -70,7 +70,7 @@ steps() {
     printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
     cut="$name $n $tokens"
     "${ours[@]}" "$eps" train --model "${model:-$work/config.json}" --data "${data:-$work/tokens.bin}" \
-        --eval-data "${held:-$work/held.bin}" --out "$work/$name" --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --no-save --precision bf16 --device cuda:0 --host-mem 110GiB \
+        --eval-data "${held:-$work/held.bin}" --out "$work/$name" --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --no-save --eval-every 0 --precision bf16 --device cuda:0 --host-mem 110GiB \
         "$@" >"$work/said" 2>&1 &
     pid=$!
     deadline=$((SECONDS + seconds))

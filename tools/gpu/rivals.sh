@@ -121,7 +121,7 @@ part_t5() {
     fi
     form coded --approximate coded=8
     limited 20 "${ours[@]}" "$eps" train --model "$work/config.json" --data "$data" --eval-data "$held" --out "$work/base" \
-        --batch 2 --seq "$seq" --source-seq 128 --steps 1 --save-every 0 --precision bf16 --device cuda:0
+        --batch 2 --seq "$seq" --source-seq 128 --steps 1 --save-every 0 --eval-every 0 --precision bf16 --device cuda:0
     model=$work/base/latest
     form lora --lora rank=32
     watch_clocks_end

@@ -131,7 +131,7 @@ part_training() {
     width=256 layers=4 heads=4 seq=128 steps=20
     [ -z "$simulate" ] || width=16 layers=1 heads=2 seq=16 steps=4 batch=2
     take_cudnn
-    head -c 200000 README.md >"$work/text.txt"
+    cat README.md client/README.md eps/README.md >"$work/text.txt"
     head -c 4000 README.md >"$work/held.txt"
     print_config 256 >"$work/config.json"
 

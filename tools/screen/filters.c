@@ -1,3 +1,5 @@
+/* gnuplot gets pixels with their colours, not values: each filter has a scale of its own, which palettes cannot
+ * express. Margins are fixed, so that a run's filters lie in the same places as the next one's. */
 #include "tools/screen/filters.h"
 
 #include "tools/screen/plot.h"

@@ -9,13 +9,11 @@
 
 static void memory_print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
 {
-    const uint64_t most = row->peak > row->planned ? row->peak : row->planned;
     char a[24], b[24], c[24];
 
-    fprintf(out, "  %-16s %12s %12s", name, eps_format_bytes_like(a, row->current, most),
-            eps_format_bytes_like(b, row->peak, most));
+    fprintf(out, "  %-16s %12s %12s", name, eps_format_bytes(a, row->current), eps_format_bytes(b, row->peak));
     if (planned)
-        fprintf(out, " %12s", eps_format_bytes_like(c, row->planned, most));
+        fprintf(out, " %12s", eps_format_bytes(c, row->planned));
     fputc('\n', out);
 }
 
@@ -32,14 +30,13 @@ static void print_difference(FILE *out, const struct eps_memory *side)
 
 static void print_pages(FILE *out, const struct eps_pages *pages)
 {
-    const uint64_t all = pages->resident;
     char text[24];
 
-    fprintf(out, "  resident %s", eps_format_bytes(text, all));
-    fprintf(out, ", locked %s", eps_format_bytes_like(text, pages->locked, all));
-    fprintf(out, ", in huge pages %s", eps_format_bytes_like(text, pages->huge, all));
+    fprintf(out, "  resident %s", eps_format_bytes(text, pages->resident));
+    fprintf(out, ", locked %s", eps_format_bytes(text, pages->locked));
+    fprintf(out, ", in huge pages %s", eps_format_bytes(text, pages->huge));
     for (size_t i = 0; i < pages->n_nodes && pages->n_nodes > 1; i++)
-        fprintf(out, "%s node %zu %s", i ? "," : ";", i, eps_format_bytes_like(text, pages->nodes[i], all));
+        fprintf(out, "%s node %zu %s", i ? "," : ";", i, eps_format_bytes(text, pages->nodes[i]));
     fputc('\n', out);
 }
 

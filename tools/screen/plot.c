@@ -63,6 +63,15 @@ double series_most(const struct series *s)
     return most;
 }
 
+double series_least(const struct series *s)
+{
+    double least = NAN;
+
+    for (size_t i = 0; i < s->n; i++)
+        least = fmin(least, series_y(s, i));
+    return least;
+}
+
 /* ---- The picture ---- */
 
 static struct plot_category *find_category(struct plot_side *side, const char *name)
@@ -100,18 +109,50 @@ static double drawable(double value)
     return fabs(value) < 1e30 ? value : NAN;
 }
 
+static void plot_add_score(struct plot *plot, const struct eps_score *score, bool held_out, double x)
+{
+    size_t i = 0;
+
+    while (i < plot->n_scores && (plot->scores[i].held_out != held_out || strcmp(plot->scores[i].name, score->name)))
+        i++;
+    if (i == PLOT_SCORES)
+        return;
+    if (i == plot->n_scores) {
+        snprintf(plot->scores[i].name, sizeof plot->scores[i].name, "%s", score->name);
+        plot->scores[i].held_out = held_out;
+        plot->n_scores++;
+    }
+    series_add(&plot->scores[i].series, x, drawable(score->value));
+}
+
+static void plot_add_held_out(struct plot *plot, uint64_t step, double loss)
+{
+    if (isnan(loss))
+        return;
+    if (plot->eval_loss.n == 0 || loss < plot->best.loss)
+        plot->best = (struct plot_best){step, loss};
+    series_add(&plot->eval_loss, (double)step, drawable(loss));
+}
+
 void plot_add(struct plot *plot, const struct eps_step *step)
 {
     const double x = (double)step->step;
 
-    if (plot->n_steps++ == 0)
+    if (plot->n_steps++ == 0) {
         plot->first = step->step;
+        plot->best.loss = NAN;
+        plot->has_before = !isnan(step->eval_before);
+        plot_add_held_out(plot, step->step - 1, step->eval_before);
+    }
     plot->last = step->step;
     series_add(&plot->loss, x, drawable(step->loss));
     plot->of_images = step->pixels > 0;
     series_add(&plot->rate, x, drawable(step->tokens_per_s / (step->pixels ? step->pixels : 1)));
-    if (!isnan(step->eval_loss))
-        series_add(&plot->eval_loss, x, drawable(step->eval_loss));
+    plot_add_held_out(plot, step->step, step->eval_loss);
+    for (size_t i = 0; i < step->n_scores; i++)
+        plot_add_score(plot, &step->scores[i], true, x);
+    for (size_t i = 0; i < step->n_rewards; i++)
+        plot_add_score(plot, &step->rewards[i], false, x);
     for (size_t i = 0; i < step->n_memory && i < 2; i++)
         plot_add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
 }
@@ -184,23 +225,56 @@ struct curve {
     const struct series *series;
     const char *title; /* NULL: the legend does not name it */
     size_t colour;
+    bool noisy; /* a value of each step: if there are many, their running mean is drawn, over them in grey */
 };
+
+/* Points to either side that a running mean of a noisy curve takes; 0: it is drawn as it is. */
+static size_t smoothing_of(const struct curve *curve)
+{
+    enum { MANY = 100, SHARE = 50 };
+    const size_t n = curve->series->n;
+
+    return curve->noisy && n >= MANY ? n / SHARE : 0;
+}
+
+/* The running mean of the w points before and behind each, as far as there are such. */
+static void print_smooth(FILE *out, const char *name, size_t number, const struct series *s, size_t w)
+{
+    fprintf(out, "$%smean%zu << EOD\n", name, number);
+    for (size_t i = 0; i < s->n; i++) {
+        const size_t first = i > w ? i - w : 0, end = i + w + 1 < s->n ? i + w + 1 : s->n;
+        uint64_t n = 0;
+        double sum = 0;
+        for (size_t k = first; k < end; k++)
+            sum += s->means[k].y, n += s->means[k].n_y;
+        print_x(out, series_x(s, i));
+        print_number(out, n ? sum / (double)n : NAN);
+        fputc('\n', out);
+    }
+    fputs("EOD\n", out);
+}
 
 /* Draws a line, with points if they are few, large ones if they are very few. */
 static void print_curve(FILE *out, const char *data, size_t number, const struct curve *curve)
 {
     const struct series *s = curve->series;
     const double size = s->n <= 3 ? 1 : s->n <= 32 ? 0.6 : 0.4;
+    const bool smooth = smoothing_of(curve) > 0;
 
-    fprintf(out, "$%s%zu using 1:2 with ", data, number);
+    if (smooth)
+        fprintf(out, "$%s%zu using 1:2 with lines lw 1 lc rgb '#cccccc' notitle, ", data, number);
+    fprintf(out, "$%s%s%zu using 1:2 with ", data, smooth ? "mean" : "", number);
     if (s->n <= 32 || has_lone_point(s))
         fprintf(out, "linespoints pt 7 ps %g", size);
     else
         fputs("lines", out);
     fprintf(out, " lw 1.5 lc %zu", curve->colour);
     fputs(curve->title ? " title " : " notitle", out);
-    if (curve->title)
-        print_end(out, curve->title);
+    if (curve->title) {
+        char title[40];
+        snprintf(title, sizeof title, "%s%s", curve->title, smooth ? ", running mean" : "");
+        print_end(out, smooth ? title : curve->title);
+    }
 }
 
 static void print_nothing(FILE *out, const char *why)
@@ -221,8 +295,13 @@ static void print_curves(FILE *out, const char *data, const struct curve *curves
     size_t n_drawn = 0;
 
     for (size_t i = 0; i < n; i++)
-        if (has_numbers(curves[i].series))
-            print_series(out, data, i, curves[i].series), n_drawn++;
+        if (has_numbers(curves[i].series)) {
+            const size_t w = smoothing_of(&curves[i]);
+            print_series(out, data, i, curves[i].series);
+            if (w > 0)
+                print_smooth(out, data, i, curves[i].series, w);
+            n_drawn++;
+        }
     if (n_drawn == 0) {
         print_nothing(out, nothing);
         return;
@@ -235,12 +314,23 @@ static void print_curves(FILE *out, const char *data, const struct curve *curves
         }
 }
 
+/* Curves in their own range: not one that gnuplot rounds, nor below 0 if none of them is. */
 static void print_losses(FILE *out, const char *data, const char *label, const struct curve *curves, size_t n,
                          const char *nothing)
 {
-    fprintf(out, "set ylabel '%s'\nset offsets 0, 0, graph 0.05, graph 0.05\n", label); /* keeps points off the frame */
+    double least = NAN, most = NAN;
+
+    for (size_t i = 0; i < n; i++) {
+        least = fmin(least, series_least(curves[i].series));
+        most = fmax(most, series_most(curves[i].series));
+    }
+    const double margin = most > least ? 0.05 * (most - least) : fmax(0.05 * fabs(most), 1e-3); /* off the frame */
+    const double bottom = least >= 0 ? fmax(least - margin, 0) : least - margin;
+    fprintf(out, "set ylabel '%s'\n", label);
+    if (!isnan(least))
+        fprintf(out, "set yrange [%.9g:%.9g]\n", bottom, most + margin);
     print_curves(out, data, curves, n, nothing);
-    fputs("unset offsets\n", out);
+    fputs("set yrange [*:*]\n", out);
 }
 
 static void print_speed(FILE *out, const char *unit, const struct curve *curves, size_t n)
@@ -358,18 +448,96 @@ static void plot_begin(FILE *out, const char *format, int n_panels, uint64_t fro
     fprintf(out, "set multiplot layout %d,1", n_panels);
 }
 
+/* ---- The panels of one run ---- */
+
+static const struct plot_score *find_score(const struct plot *plot, const char *name)
+{
+    for (size_t i = 0; i < plot->n_scores; i++)
+        if (strcmp(plot->scores[i].name, name) == 0)
+            return &plot->scores[i];
+    return NULL;
+}
+
+/* By what the run measures, as its lines do not name its task. */
+static const char *loss_label(const struct plot *plot)
+{
+    return plot->of_images                       ? "loss, nats per image"
+           : find_score(plot, "rewards/margins") ? "loss of preferences"
+           : find_score(plot, "pearson")         ? "squared error"
+           : find_score(plot, "accuracy")        ? "loss, nats per row"
+                                                 : "loss, nats per token";
+}
+
+/* Marks the lowest held-out loss, if it is not the last one. */
+static void print_best(FILE *out, const struct plot *plot)
+{
+    if (plot->eval_loss.n < 2 || isnan(plot->best.loss) || plot->best.step == plot->last)
+        return;
+    fprintf(out, "set label 2 'best: step %llu' at %.17g, %.9g point pt 6 ps 1.2 lc 2 offset 0, 1 center\n",
+            (unsigned long long)plot->best.step, (double)plot->best.step, drawable(plot->best.loss));
+}
+
+static void print_loss_panel(FILE *out, const struct plot *plot)
+{
+    const struct curve losses[] = {{&plot->loss, "training", 1, true}, {&plot->eval_loss, "held out", 2, false}};
+
+    print_best(out, plot);
+    print_losses(out, "loss", loss_label(plot), losses, 2, "no step has a loss that is finite");
+    fputs("unset label 2\n", out);
+}
+
+/* What a run is scored by, in two panels: rewards have no bounds, and the others are shares or correlations. */
+static const struct {
+    const char *name, *title;
+    bool reward;
+} scored[] = {
+    {"rewards/chosen", "chosen", true},  {"rewards/rejected", "rejected", true},
+    {"rewards/margins", "margin", true}, {"rewards/accuracies", "accuracy", false},
+    {"accuracy", "accuracy", false},     {"f1", "F1", false},
+    {"macro_f1", "macro F1", false},     {"matthews", "Matthews", false},
+    {"pearson", "Pearson", false},       {"spearman", "Spearman", false},
+};
+
+struct score_panel {
+    const char *data, *label;
+    struct curve curves[PLOT_SCORES];
+    char titles[PLOT_SCORES][32];
+    size_t n;
+};
+
+static void collect_scores(struct score_panel *panel, const struct plot *plot, bool rewards)
+{
+    *panel = (struct score_panel){.data = rewards ? "reward" : "score",
+                                  .label = rewards                       ? "reward"
+                                           : find_score(plot, "pearson") ? "correlation"
+                                                                         : "accuracy"};
+    for (size_t k = 0; k < sizeof scored / sizeof *scored; k++)
+        for (size_t i = 0; i < plot->n_scores && scored[k].reward == rewards; i++) {
+            const struct plot_score *score = &plot->scores[i];
+            if (strcmp(score->name, scored[k].name) != 0 || !has_numbers(&score->series))
+                continue;
+            snprintf(panel->titles[panel->n], sizeof *panel->titles, "%s%s", scored[k].title,
+                     score->held_out ? ", held out" : "");
+            panel->curves[panel->n] =
+                (struct curve){&score->series, panel->titles[panel->n], panel->n + 1, !score->held_out};
+            panel->n++;
+        }
+}
+
 void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
 {
-    const struct curve losses[] = {{&plot->loss, "training", 1}, {&plot->eval_loss, "held out", 2}};
-    const struct curve speed = {&plot->rate, NULL, 3};
+    struct score_panel panels[2];
 
-    plot_begin(out, format, 4, plot->first, plot->last);
+    collect_scores(&panels[0], plot, true);
+    collect_scores(&panels[1], plot, false);
+    plot_begin(out, format, 3 + (panels[0].n > 0) + (panels[1].n > 0), plot->first - plot->has_before, plot->last);
     fputs(" title ", out);
     plot_text(out, title);
     fputs(" noenhanced\n", out);
-    print_losses(out, "loss", plot->of_images ? "loss, nats per image" : "loss, nats per token", losses, 2,
-                 "no step has a loss that is finite");
-    print_speed(out, plot->of_images ? "images" : "tokens", &speed, 1);
+    print_loss_panel(out, plot);
+    for (int i = 0; i < 2; i++)
+        if (panels[i].n > 0)
+            print_losses(out, panels[i].data, panels[i].label, panels[i].curves, panels[i].n, "");
     print_memory(out, plot, 0);
     print_memory(out, plot, 1);
     fputs("unset multiplot\n", out);
@@ -385,11 +553,11 @@ void plot_compare(FILE *out, const struct plot_titled *runs, size_t n, const cha
     for (size_t i = 0; i < n; i++) {
         const struct plot *plot = runs[i].plot;
         of_images = of_images && plot->of_images;
-        first = plot->first < first ? plot->first : first;
+        first = plot->first - plot->has_before < first ? plot->first - plot->has_before : first;
         last = plot->last > last ? plot->last : last;
-        curves[0][i] = (struct curve){&plot->eval_loss, runs[i].title, i + 1};
-        curves[1][i] = (struct curve){&plot->loss, runs[i].title, i + 1};
-        curves[2][i] = (struct curve){&plot->rate, runs[i].title, i + 1};
+        curves[0][i] = (struct curve){&plot->eval_loss, runs[i].title, i + 1, false};
+        curves[1][i] = (struct curve){&plot->loss, runs[i].title, i + 1, false};
+        curves[2][i] = (struct curve){&plot->rate, runs[i].title, i + 1, false};
     }
     plot_begin(out, format, 3, first, last);
     fputc('\n', out);

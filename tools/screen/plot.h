@@ -36,10 +36,11 @@ void series_zero(struct series *out, const struct series *like);
 double series_x(const struct series *series, size_t i);
 double series_y(const struct series *series, size_t i); /* NAN if no point had a finite y */
 double series_most(const struct series *series);        /* largest mean; NAN: none is finite */
+double series_least(const struct series *series);       /* likewise */
 
 /* ---- The picture ---- */
 
-enum { PLOT_CATEGORIES = 32 };
+enum { PLOT_CATEGORIES = 32, PLOT_SCORES = 16 };
 
 struct plot_side {
     struct series all;    /* sum of the categories */
@@ -51,20 +52,38 @@ struct plot_side {
     } categories[PLOT_CATEGORIES];
 };
 
+/* What a task measures beside its loss, by the names of eps_score. */
+struct plot_score {
+    char name[32];
+    bool held_out; /* else of each step */
+    struct series series;
+};
+
+/* The lowest held-out loss, and after how many steps; loss NAN: none. */
+struct plot_best {
+    uint64_t step;
+    double loss;
+};
+
 struct plot {
-    uint64_t first, last, n_steps;       /* first and last step, and their number; 0: none */
+    uint64_t first, last, n_steps; /* first and last step, and their number; 0: none */
+    bool has_before;               /* the held-out loss before the first step is in eval_loss */
+    struct plot_best best;
+    struct plot_score scores[PLOT_SCORES]; /* (n_scores) */
+    size_t n_scores;
     struct series loss, eval_loss, rate; /* rate: images a second if `of_images`, else tokens */
     bool of_images;
     struct plot_side sides[2]; /* the host; the device with the most memory */
 };
 
-/* Adds a step. Begin with a zeroed struct. */
+/* Adds a step. Begin with a zeroed struct. Its best is of those that it was given. */
 void plot_add(struct plot *plot, const struct eps_step *step);
 
 /* Prints any text as a single-quoted string of gnuplot; what cannot be printed there is replaced. */
 void plot_text(FILE *script, const char *text);
 
-/* Writes the script for a picture of a run in this format, "svg" or "png"; the title may hold any characters. */
+/* Writes the script for a picture of a run in this format, "svg" or "png"; the title may hold any characters. Panels:
+ * the losses; rewards, and accuracy or correlation, if the run has them; memory of the host and of the device. */
 void plot_write(FILE *script, const struct plot *plot, const char *format, const char *title);
 
 enum { PLOT_RUNS = 14 }; /* as many colours as there are */

@@ -32,7 +32,6 @@ void progress_init(struct progress *progress, FILE *out)
 void progress_format(char *out, size_t cap, const struct progress *progress)
 {
     const struct eps_step *step = &progress->step;
-    const uint64_t like = text_unit(step->device_peak_bytes, step->device_budget_bytes);
     const char *const unit = step->pixels ? "images" : "tokens";
     const double rate = step->tokens_per_s / (step->pixels ? step->pixels : 1);
     char left[32], peak[24], budget[24], saved[40] = "", evaluating[40] = "";
@@ -49,8 +48,8 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
     snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s%s  %.0f %s/s  %s left  device %s of %s%s",
              step->step, step->n_steps, step->loss, step->skipped ? "  skipped" : "", *evaluating ? "  " : "",
              evaluating, progress->trouble ? "  " : "", progress->trouble ? mark : "", rate, unit, left,
-             eps_format_bytes_like(peak, step->device_peak_bytes, like),
-             eps_format_bytes_like(budget, step->device_budget_bytes, like), saved);
+             eps_format_bytes(peak, step->device_peak_bytes), eps_format_bytes(budget, step->device_budget_bytes),
+             saved);
 }
 
 /* Flushes the stream, then writes text in one write if the terminal takes it whole. */

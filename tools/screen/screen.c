@@ -1,3 +1,5 @@
+/* A drawing is composed in memory, then written past stdio in one piece, so a terminal never shows half of one.
+ * stdout's own buffer is flushed before, or earlier text would come after it. */
 #include "tools/screen/screen.h"
 
 #include "tools/screen/terminal.h"

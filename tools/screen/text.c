@@ -3,6 +3,7 @@
 #include "tools/screen/text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,11 +73,6 @@ const char *text_duration(char out[32], double ms)
     return out;
 }
 
-uint64_t text_unit(uint64_t bytes, uint64_t larger)
-{
-    return (bytes == 0 || bytes >= larger / 100) && larger > bytes ? larger : bytes;
-}
-
 const char *text_ms(char out[32], double ms)
 {
     if (ms >= 60e3)
@@ -94,6 +90,13 @@ const char *text_base(enum eps_base base)
         [EPS_BASE_BF16] = " in bf16", [EPS_BASE_INT8] = " in int8", [EPS_BASE_NF4] = " in nf4"};
 
     return base > EPS_BASE_FULL ? texts[base] : "";
+}
+
+const char *text_row(const struct eps_plan *plan)
+{
+    const bool is_row = plan->options.task || !isnan(plan->options.dpo_beta);
+
+    return plan->image_height ? "image" : is_row ? "row" : "sequence";
 }
 
 const char *text_number(enum eps_number number)

@@ -17,6 +17,9 @@ const char *text_count(char out[24], uint64_t n);
 /* " in nf4", of frozen weights; "" if they have the run's own type. */
 const char *text_base(enum eps_base base);
 
+/* What the plan's batch consists of: "image", "row", "sequence". */
+const char *text_row(const struct eps_plan *plan);
+
 /* "fp32", "bf16", "fp16", of resolved options. */
 const char *text_number(enum eps_number number);
 /* " without a master"; "" with one. */
@@ -24,10 +27,6 @@ const char *text_master(enum eps_master master);
 
 /* "812 ms", "12.3 s", "1 h 48 min" */
 const char *text_ms(char out[32], double ms);
-
-/* The size whose unit both sizes in a line use: `larger` if `bytes` is 0 or at least a hundredth of it, else `bytes`.
- * If larger is 0: `bytes`. */
-uint64_t text_unit(uint64_t bytes, uint64_t larger);
 
 /* Formats "45 s", "1 min 20 s", "1 h 48 min", "3 d 4 h". Returns out. */
 const char *text_duration(char out[32], double ms);

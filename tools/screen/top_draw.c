@@ -1,8 +1,10 @@
 /* Every line goes through line(), which cuts it to the width, and drops it once the screen is full: so nothing wraps or
- * scrolls. Workers get what FEWEST lines for the rest leave of it; the map of units fills what is left, several units a
- * mark if need be. */
+ * scrolls. The curve takes what all else leaves in its shortest form; workers get what FEWEST lines for the rest leave
+ * of it; memory by category has a line each where there is room; and the map takes the rest, several layers a mark if
+ * need be. */
 #include "tools/screen/top_draw.h"
 
+#include "tools/screen/chart.h"
 #include "tools/screen/terminal.h"
 #include "tools/screen/text.h"
 
@@ -13,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 1024, NARROW = 76 /* columns: on a narrower screen a worker's rates have a line of their own */ };
+enum { LINE = 2048 }; /* bytes: of a chart's blocks, 3 a column */
 
 struct page {
     FILE *out;
@@ -39,142 +41,148 @@ static void __attribute__((format(printf, 2, 3))) line(struct page *page, const 
     page->left--;
 }
 
-/* Draws the last losses, one character each, scaled from the least to the greatest. */
-static void draw_losses(char *out, size_t cap, const struct top_view *view, const struct page *page, size_t n_columns)
-{
-    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    static const char *const ascii[] = {"_", ".", ",", "-", "=", "+", "*", "#"};
-    const size_t n = view->n_losses < n_columns ? view->n_losses : n_columns;
-    const float *losses = view->losses + (view->n_losses - n);
-    float least = INFINITY, most = -INFINITY;
-    size_t at = 0;
-
-    out[0] = '\0';
-    for (size_t i = 0; i < n; i++) {
-        if (!isfinite(losses[i])) /* highest, to stand out */
-            continue;
-        least = losses[i] < least ? losses[i] : least;
-        most = losses[i] > most ? losses[i] : most;
-    }
-    for (size_t i = 0; i < n && at + 4 < cap; i++) {
-        const float height = most > least ? (losses[i] - least) / (most - least) : 0;
-        const unsigned level = !isfinite(losses[i]) ? 7 : (unsigned)(height * 7 + 0.5f);
-        at += (size_t)snprintf(out + at, cap - at, "%s", page->utf8 ? blocks[level] : ascii[level]);
-    }
-}
-
-static void draw_head(struct page *page, const struct top_view *view)
-{
-    char step[80] = "", text[LINE], left[32];
-
-    if (view->n_steps > 0)
-        snprintf(step, sizeof step, "  step %" PRIu64 "/%" PRIu64, view->step, view->n_steps);
-    line(page, "eps top  %s  %s%s  %s", view->name, view->state, step, view->model);
-    if (view->n_losses > 0) {
-        const int used = snprintf(text, sizeof text, "loss %.4f  ", (double)view->losses[view->n_losses - 1]);
-        draw_losses(text + used, sizeof text - (size_t)used, view, page,
-                    page->width > (unsigned)used ? page->width - (unsigned)used : 0);
-        line(page, "%s", text);
-    } else {
-        line(page, "loss -");
-    }
-    if (isnan(view->step_ms)) {
-        line(page, "- tokens/s");
-        return;
-    }
-    text_duration(left, view->n_steps > view->step ? view->step_ms * (double)(view->n_steps - view->step) : 0);
-    line(page, "%.0f tokens/s  %.4g ms a step  %s left  %" PRIu64 " tokens%s", view->tokens_per_s, view->step_ms, left,
-         view->tokens, view->saving ? "  saving" : "");
-}
-
-/* "[#####|    ]": current, peak, budget. */
-static void draw_bar(char *out, size_t n_columns, const struct top_worker *w)
+/* "[#####|    ]", n_columns of them: what is used of a whole, and a mark where the plan ends. */
+static void draw_bar(char *out, size_t n_columns, uint64_t used, uint64_t mark, uint64_t whole)
 {
     const size_t n = n_columns - 2;
-    const double scale = w->budget > 0 ? (double)n / (double)w->budget : 0;
-    size_t used = (size_t)((double)w->current * scale + 0.5), peak = (size_t)((double)w->peak * scale + 0.5);
+    const double scale = whole > 0 ? (double)n / (double)whole : 0;
+    size_t n_used = (size_t)((double)used * scale + 0.5), at = (size_t)((double)mark * scale + 0.5);
 
-    used = used < n ? used : n;
-    peak = peak < n ? peak : n;
+    n_used = n_used < n ? n_used : n;
+    at = at < n ? at : n;
     out[0] = '[';
     memset(out + 1, ' ', n);
-    memset(out + 1, '#', used);
-    if (peak > used)
-        out[peak] = '|';
+    memset(out + 1, '#', n_used);
+    if (at > 0)
+        out[at] = '|';
     out[n + 1] = ']';
     out[n + 2] = '\0';
 }
 
-static void draw_rates(char *out, size_t cap, const struct top_worker *w)
+/* ---- The run ---- */
+
+static void draw_step(struct page *page, const struct top_view *view)
 {
-    char down[24] = "-", up[24] = "-";
+    char bar[LINE / 2], left[32];
+    const bool timed = !isnan(view->step_ms) && view->n_steps > view->step;
+    const size_t n_bar = page->width / 3 < 12 ? 12 : page->width / 3;
 
-    if (!isnan(w->down_per_s)) {
-        const uint64_t most = (uint64_t)fmax(w->down_per_s, w->up_per_s);
-        eps_format_bytes_like(down, (uint64_t)w->down_per_s, most);
-        eps_format_bytes_like(up, (uint64_t)w->up_per_s, most);
-    }
-    snprintf(out, cap, "down %10s/s  up %10s/s", down, up);
-}
-
-static void draw_worker(struct page *page, const struct top_worker *w, bool whole)
-{
-    char place[96] = "", part[40] = "", where[96] = "", rates[80], bar[LINE / 2], current[24], budget[24], tail[160];
-
-    if (w->n_visits > 0)
-        snprintf(place, sizeof place, "  %s  %" PRIu32 "/%" PRIu32, w->unit, w->visit + 1, w->n_visits);
-    if (w->n_visits > 0 && w->n_parts > 0)
-        snprintf(part, sizeof part, "  part %" PRIu32 " (of %" PRIu32 " here)", w->part + 1, w->n_parts);
-    if (w->pid)
-        snprintf(where, sizeof where, "  on %s, pid %" PRIu32, *w->host ? w->host : "an unnamed host", w->pid);
-    line(page, "worker %" PRIu32 " %s%s%s  %s%s%s%s", w->id, w->device, *w->model ? " " : "", w->model, w->phase, place,
-         part, where);
-    if (!whole)
+    if (view->n_steps == 0) {
+        line(page, "step -");
         return;
-    const uint64_t like = text_unit(w->current, w->budget);
-    draw_rates(rates, sizeof rates, w);
-    snprintf(tail, sizeof tail, " %10s of %10s", eps_format_bytes_like(current, w->current, like),
-             eps_format_bytes_like(budget, w->budget, like));
-    if (page->width >= NARROW) {
-        strcat(tail, "  ");
-        strcat(tail, rates);
     }
-    const size_t used = strlen(tail) + 2;
-    const size_t n_bar = page->width > used + 12 ? page->width - used : 12;
-    draw_bar(bar, n_bar < sizeof bar - 1 ? n_bar : sizeof bar - 1, w);
-    line(page, "  %s%s", bar, tail);
-    if (page->width < NARROW)
-        line(page, "  %s", rates);
+    draw_bar(bar, n_bar, view->step, 0, view->n_steps);
+    line(page, "step %" PRIu64 " of %" PRIu64 "  %s  %s%s", view->step, view->n_steps, bar,
+         timed ? text_duration(left, view->step_ms * (double)(view->n_steps - view->step)) : "", timed ? " left" : "");
 }
 
-/* Draws each worker in full if there is room; otherwise one line each, and the number of those that do not fit. */
-static void draw_workers(struct page *page, const struct top_view *view, unsigned n_lines)
+static void draw_loss(struct page *page, const struct top_view *view)
 {
-    const unsigned whole = page->width < NARROW ? 3 : 2;
-    const size_t n = view->n_workers;
-    const bool all_whole = n * whole <= n_lines;
-    const size_t n_shown = all_whole || n <= n_lines ? n : n_lines > 0 ? n_lines - 1 : 0;
+    char loss[32] = "-", speed[80] = "";
 
-    for (size_t i = 0; i < n_shown; i++)
-        draw_worker(page, &view->workers[i], all_whole);
-    if (n_shown < n && n_lines > 0)
-        line(page, "... %zu workers more", n - n_shown);
-    if (n == 0)
-        line(page, "no workers");
+    if (!isnan(view->loss))
+        snprintf(loss, sizeof loss, "%.4f", view->loss);
+    if (!isnan(view->step_ms))
+        snprintf(speed, sizeof speed, "  %.0f tokens/s  %.4g ms a step  %" PRIu64 " tokens", view->tokens_per_s,
+                 view->step_ms, view->tokens);
+    line(page, "loss %s%s%s", loss, speed, view->saving ? "  saving" : "");
 }
 
-static void draw_host(struct page *page, const struct top_view *view, unsigned n_lines)
+/* The curve in n_rows lines, its range at the left, its steps below; in a single line without either. */
+static void draw_curve(struct page *page, const struct top_view *view, unsigned n_rows)
 {
-    char current[24], peak[24], text[LINE] = "";
+    enum { MARGIN = 11 /* "  1.2346 | " */ };
+    struct chart chart;
+    char text[LINE];
+
+    if (!view->curve || page->width < MARGIN + 8)
+        return;
+    chart_make(&chart, view->curve, page->width - MARGIN);
+    if (chart.n < 2)
+        return;
+    for (unsigned row = 0; row < n_rows; row++) {
+        char label[24] = "";
+        if (n_rows > 1 && (row == 0 || row + 1 == n_rows))
+            snprintf(label, sizeof label, "%.4g", row == 0 ? chart.most : chart.least);
+        chart_row(text, sizeof text, &chart, row, n_rows, page->utf8);
+        line(page, "%8s | %s", label, text);
+    }
+    if (n_rows == 1)
+        return;
+    const int used = snprintf(text, sizeof text, "%.0f", series_x(view->curve, 0));
+    line(page, "%*s%s%*.0f", MARGIN, "", text, (int)chart.n > used ? (int)chart.n - used : 1,
+         series_x(view->curve, view->curve->n - 1));
+}
+
+static void draw_head(struct page *page, const struct top_view *view)
+{
+    line(page, "eps top  %s  %s  %s", view->name, view->state, view->model);
+    if (*view->trouble)
+        line(page, "NOT SAVED: %s", view->trouble);
+    draw_step(page, view);
+    draw_loss(page, view);
+}
+
+/* ---- Memory ---- */
+
+/* "8.5 KiB, plan 9.0 KiB, budget 1.0 MiB" */
+static void describe_memory(char *out, size_t cap, const struct top_memory *m)
+{
+    char current[24], planned[24], budget[24];
+    int n = snprintf(out, cap, "%s", eps_format_bytes(current, m->current));
+
+    if (m->planned > 0)
+        n += snprintf(out + n, cap - (size_t)n, ", plan %s", eps_format_bytes(planned, m->planned));
+    if (m->budget > 0)
+        snprintf(out + n, cap - (size_t)n, ", budget %s", eps_format_bytes(budget, m->budget));
+}
+
+/* A bar of the budget, if there is one that the use can be seen in; else of the plan. */
+static void draw_memory_bar(char *out, size_t n_columns, const struct top_memory *m)
+{
+    const uint64_t most = m->planned > m->current ? m->planned : m->current;
+    const bool is_near = m->budget > 0 && m->budget / 8 <= most;
+
+    draw_bar(out, n_columns, m->current, m->planned, is_near ? m->budget : most);
+}
+
+static size_t bar_columns(const struct page *page)
+{
+    enum { LEAST = 12, MOST = 62 };
+    const size_t n = page->width / 4;
+
+    return n < LEAST ? LEAST : n > MOST ? MOST : n;
+}
+
+/* A line for each category: "  weights           4.0 KiB of    4.0 KiB  [#####|    ]". */
+static void draw_categories(struct page *page, const struct top_memory *m)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < m->n_categories; i++) {
+        const struct top_category *c = &m->categories[i];
+        const uint64_t each = c->planned > c->current ? c->planned : c->current;
+        most = each > most ? each : most;
+    }
+    for (size_t i = 0; i < m->n_categories; i++) {
+        const struct top_category *c = &m->categories[i];
+        char bar[LINE / 2], current[24], planned[24];
+        draw_bar(bar, bar_columns(page), c->current, c->planned, most);
+        line(page, "    %-14s %10s of %10s  %s", c->name, eps_format_bytes(current, c->current),
+             eps_format_bytes(planned, c->planned), bar);
+    }
+}
+
+/* Categories one behind the other, in at most n_lines. */
+static void draw_flowing(struct page *page, const struct top_memory *m, unsigned n_lines)
+{
+    char text[LINE] = "";
     size_t used = 0;
 
-    line(page, "host  %s, at most %s  optimizer on %" PRIu32 " thread%s",
-         eps_format_bytes_like(current, view->host_current, view->host_peak), eps_format_bytes(peak, view->host_peak),
-         view->n_threads, view->n_threads == 1 ? "" : "s");
-    for (size_t i = 0; i < view->n_categories && n_lines > 0; i++) {
+    for (size_t i = 0; i < m->n_categories && n_lines > 0; i++) {
         char item[64], bytes[24];
-        const size_t n = (size_t)snprintf(item, sizeof item, "  %s %s", view->categories[i].name,
-                                          eps_format_bytes(bytes, view->categories[i].current));
+        const size_t n = (size_t)snprintf(item, sizeof item, "  %s %s", m->categories[i].name,
+                                          eps_format_bytes(bytes, m->categories[i].current));
         if (used > 0 && (used + n > page->width || used + n >= sizeof text)) {
             line(page, "%s", text);
             n_lines--;
@@ -186,6 +194,73 @@ static void draw_host(struct page *page, const struct top_view *view, unsigned n
     if (used > 0 && n_lines > 0)
         line(page, "%s", text);
 }
+
+/* ---- Workers ---- */
+
+static void draw_rates(char *out, size_t cap, const struct top_worker *w)
+{
+    char down[24] = "-", up[24] = "-";
+
+    if (!isnan(w->down_per_s)) {
+        eps_format_bytes(down, (uint64_t)w->down_per_s);
+        eps_format_bytes(up, (uint64_t)w->up_per_s);
+    }
+    snprintf(out, cap, "weights in %s/s  gradients out %s/s", down, up);
+}
+
+static void draw_worker(struct page *page, const struct top_worker *w, bool whole, bool categories)
+{
+    char place[96] = "", part[40] = "", where[96] = "", rates[80], bar[LINE / 2], memory[96];
+
+    if (w->n_visits > 0)
+        snprintf(place, sizeof place, " of %s  layer %" PRIu32 " of %" PRIu32, w->unit, w->visit + 1, w->n_visits);
+    if (w->n_visits > 0 && w->n_parts > 0)
+        snprintf(part, sizeof part, "  part %" PRIu32, w->part + 1);
+    if (w->pid)
+        snprintf(where, sizeof where, "  on %s, pid %" PRIu32, *w->host ? w->host : "an unnamed host", w->pid);
+    line(page, "worker %" PRIu32 "  %s%s%s  %s%s%s%s", w->id, w->device, *w->model ? " " : "", w->model, w->phase,
+         place, part, where);
+    if (!whole)
+        return;
+    draw_rates(rates, sizeof rates, w);
+    describe_memory(memory, sizeof memory, &w->memory);
+    draw_memory_bar(bar, bar_columns(page), &w->memory);
+    const bool fits = 2 + strlen(bar) + 2 + strlen(memory) + 2 + strlen(rates) <= page->width;
+    line(page, "  %s  %s%s%s", bar, memory, fits ? "  " : "", fits ? rates : "");
+    if (!fits)
+        line(page, "  %s", rates);
+    if (categories)
+        draw_categories(page, &w->memory);
+}
+
+/* Draws each worker in full if there is room, and its categories, if there is room for those; otherwise one line each,
+ * and the number of those that do not fit. */
+static void draw_workers(struct page *page, const struct top_view *view, unsigned n_lines, bool categories)
+{
+    enum { WHOLE = 3 }; /* lines, at most */
+    const size_t n = view->n_workers;
+    const bool all_whole = n * WHOLE <= n_lines;
+    const size_t n_shown = all_whole || n <= n_lines ? n : n_lines > 0 ? n_lines - 1 : 0;
+
+    for (size_t i = 0; i < n_shown; i++)
+        draw_worker(page, &view->workers[i], all_whole, all_whole && categories);
+    if (n_shown < n && n_lines > 0)
+        line(page, "... %zu workers more", n - n_shown);
+    if (n == 0)
+        line(page, "no workers");
+}
+
+static void draw_host(struct page *page, const struct top_view *view)
+{
+    char bar[LINE / 2], memory[96];
+
+    describe_memory(memory, sizeof memory, &view->host);
+    draw_memory_bar(bar, bar_columns(page), &view->host);
+    line(page, "host  optimizer on %" PRIu32 " thread%s", view->n_threads, view->n_threads == 1 ? "" : "s");
+    line(page, "  %s  %s", bar, memory);
+}
+
+/* ---- Layers ---- */
 
 /* Summarises units first .. first+n-1 in one character: the busiest state; if all wait, how many have been updated. */
 static char summarise_units(const struct top_view *view, size_t first, size_t n, uint64_t version)
@@ -213,7 +288,8 @@ static uint64_t lowest_version(const struct top_view *view)
     return version;
 }
 
-/* A map of all units, the bottom one first, row by row; one character stands for one or several units. */
+/* A map of all units, the bottom one first, row by row; one character stands for one or several units. The field calls
+ * them layers. */
 static void draw_units(struct page *page, const struct top_view *view)
 {
     if (view->n_units == 0 || page->left < 2)
@@ -225,9 +301,9 @@ static void draw_units(struct page *page, const struct top_view *view)
     size_t n = 0;
 
     if (n_each > 1)
-        snprintf(each, sizeof each, "  (%zu a mark)", n_each);
-    line(page, "units %zu at %" PRIu64 ", + at %" PRIu64 "  . waits  > relayed  f folded  u updated%s", view->n_units,
-         version, version + 1, each);
+        snprintf(each, sizeof each, " (%zu a mark)", n_each);
+    line(page, "layers %zu%s after step %" PRIu64 ", + after %" PRIu64 "  . waits  > transfer  f gradient  u update",
+         view->n_units, each, version, version + 1);
     for (size_t i = 0; i < view->n_units; i += n_each) {
         const size_t left = view->n_units - i;
         text[n++] = summarise_units(view, i, left < n_each ? left : n_each, version);
@@ -239,9 +315,41 @@ static void draw_units(struct page *page, const struct top_view *view)
     }
 }
 
+/* Lines that the map of all layers takes, its legend included, if it is not made coarser. */
+static unsigned units_lines(const struct page *page, const struct top_view *view)
+{
+    const size_t n_columns = page->width > 4 ? page->width - 2 : 2;
+
+    return 1 + (unsigned)((view->n_units + n_columns - 1) / n_columns);
+}
+
+/* Lines that the curve takes, its axis included: those that nothing else needs. 1: it has no axis. */
+static unsigned curve_lines(const struct page *page, const struct top_view *view)
+{
+    enum { LEAST = 4, MOST = 14, HOST = 2, FLOWING = 3 };
+    const unsigned map = units_lines(page, view), most_map = page->left / 4 + 2;
+    const unsigned others = 3 * (unsigned)view->n_workers + HOST + FLOWING + (map < most_map ? map : most_map);
+
+    if (!view->curve || page->left <= others)
+        return 0;
+    if (page->left < others + LEAST)
+        return 1;
+    return page->left - others < MOST ? page->left - others : MOST;
+}
+
+/* Whether each category of the host gets a line, beside all that is still drawn; or of workers, too, before any is. */
+static bool has_room(const struct page *page, const struct top_view *view, bool workers)
+{
+    unsigned n = units_lines(page, view) + (unsigned)view->host.n_categories + (workers ? 2 : 0);
+
+    for (size_t i = 0; i < view->n_workers && workers; i++)
+        n += 3 + (unsigned)view->workers[i].memory.n_categories;
+    return page->left >= n;
+}
+
 char *top_draw(const struct top_view *view, const struct top_size *size)
 {
-    enum { FEWEST = 7 }; /* lines: 3 for the head, no worker, 1 for the host, 2 for the units, and one for either */
+    enum { FEWEST = 5 }; /* lines: 2 for the host, 2 for the layers, and one for any */
     char *text = NULL;
     size_t n;
     struct page page = {.width = size->width < LINE ? size->width : LINE - 1, .left = size->height, .utf8 = size->utf8};
@@ -250,11 +358,15 @@ char *top_draw(const struct top_view *view, const struct top_size *size)
     if (!page.out)
         return NULL;
     draw_head(&page, view);
-    if (*view->trouble)
-        line(&page, "NOT SAVED: %s", view->trouble);
-    const unsigned spare = size->height > FEWEST ? size->height - FEWEST : 0;
-    draw_workers(&page, view, spare > 0 ? spare : 1);
-    draw_host(&page, view, page.left > 3 ? page.left - 3 : 0);
+    const unsigned n_curve = curve_lines(&page, view);
+    if (n_curve > 0)
+        draw_curve(&page, view, n_curve > 1 ? n_curve - 1 : 1);
+    draw_workers(&page, view, page.left > FEWEST ? page.left - FEWEST : 1, has_room(&page, view, true));
+    draw_host(&page, view);
+    if (has_room(&page, view, false))
+        draw_categories(&page, &view->host);
+    else
+        draw_flowing(&page, &view->host, page.left > 3 ? page.left - 3 : 0);
     draw_units(&page, view);
     fclose(page.out);
     return text;
@@ -262,8 +374,10 @@ char *top_draw(const struct top_view *view, const struct top_size *size)
 
 void top_view_free(struct top_view *view)
 {
+    for (size_t i = 0; i < view->n_workers; i++)
+        free(view->workers[i].memory.categories);
     free(view->workers);
-    free(view->categories);
+    free(view->host.categories);
     free(view->units);
     *view = (struct top_view){0};
 }

@@ -5,37 +5,43 @@
 #define TOOLS_SCREEN_TOP_DRAW_H
 
 #include "client/eps.h"
+#include "tools/screen/plot.h"
 
-enum { TOP_MAX_LOSSES = 128 };
+#include <stdbool.h>
+
+struct top_category {
+    char name[24];
+    uint64_t current, planned;
+};
+
+/* Memory of the host, or of a worker: what is used, and what is planned. */
+struct top_memory {
+    uint64_t current, peak, planned, budget; /* 0: there is none */
+    struct top_category *categories;         /* (n_categories) */
+    size_t n_categories;
+};
 
 struct top_worker {
     uint32_t id, pid, visit, n_visits, part, n_parts;
     char device[32], model[64], host[64], phase[16], unit[32];
-    uint64_t budget, current, peak;
+    struct top_memory memory;
     uint64_t down_bytes, up_bytes;
     double down_per_s, up_per_s; /* bytes; NAN before the second sample */
 };
 
-struct top_category {
-    char name[24];
-    uint64_t current;
-};
-
-/* A sample of everything shown; owned copies: top_view_free. */
+/* A sample of everything shown; owned copies but the curve: top_view_free. */
 struct top_view {
     char name[64], state[32], model[64], trouble[256];
     uint64_t step, n_steps, n_parameters, saved_step; /* saved_step UINT64_MAX: none */
     bool saving;
-    float losses[TOP_MAX_LOSSES]; /* (n_losses) oldest first */
-    size_t n_losses;
+    double loss;                /* of the last step that is known; NAN: none */
+    const struct series *curve; /* losses of the whole run, as far as they are known; borrowed, NULL: none */
     uint64_t tokens;
     double tokens_per_s, step_ms;
     struct top_worker *workers; /* (n_workers) */
     size_t n_workers;
     uint32_t n_threads; /* threads of the optimizer */
-    uint64_t host_current, host_peak;
-    struct top_category *categories; /* (n_categories) host memory */
-    size_t n_categories;
+    struct top_memory host;
     struct eps_unit *units; /* (n_units) */
     size_t n_units;
 };

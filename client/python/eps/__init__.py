@@ -5,10 +5,10 @@
     print(run.steps[-1].loss, eps.generate(run.path, "You may", temperature=0.8)[0].text)
 
 A program with a loop of its own gives minibatches to eps.Engine. Each function does what the command of its name does, by
-libeps: eps.train, eps.plan, eps.evaluate (eps eval), eps.generate, eps.export; eps.Chat is eps chat. A call that fails raises
-eps.Error with one sentence."""
+libeps: eps.train, eps.plan, eps.evaluate (eps eval), eps.generate, eps.export, eps.reshape; eps.Chat is eps chat. A call
+that fails raises eps.Error with one sentence."""
 
-from eps._ask import Evaluation, Prediction, Text, evaluate, export, generate
+from eps._ask import Evaluation, Prediction, Text, evaluate, export, generate, reshape
 from eps._chat import Answer, Chat
 from eps._engine import Engine
 from eps._library import Error, OptionError
@@ -17,4 +17,4 @@ from eps._train import Blocks, Memory, Run, Sample, Step, metrics, train
 
 __all__ = ["Answer", "Blocks", "Chat", "Engine", "Error", "Evaluation", "Memory", "OptionError", "Path", "Plan", "Prediction",
            "Run", "Sample", "Side", "Step", "Text", "Timeline", "evaluate", "export", "generate", "metrics", "plan", "plan_batch",
-           "plan_depth", "plan_minimum", "plan_timeline", "train"]
+           "plan_depth", "plan_minimum", "plan_timeline", "reshape", "train"]

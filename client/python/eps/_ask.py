@@ -212,16 +212,32 @@ def generate(model: Optional[StrPath] = None, prompt: Any = "", *, n_samples: Op
     return out
 
 
+def reshape(run: StrPath, out: StrPath, *, grow: Optional[str] = None, replace: Optional[str] = None,
+            on_note: Optional[Callable[[str], Any]] = None) -> str:
+    """Writes a run's checkpoint as that of another model, from which train(resume=out) goes on, as eps reshape does.
+
+    grow: "4" or "4,moments=zero"; replace: "3=512,4=llama.json". Returns out."""
+    call = Call()
+    options = call.keep(ffi.new("struct eps_reshape_options *"))
+    _set(call, options, dict(run=run, out=out, grow=None if grow is None else str(grow), replace=replace))
+    if on_note:
+        options.on_note = call.callback("void(void *, const char *)", lambda user, said: on_note(text_of(said)))
+    call.done(lib.eps_reshape(options, call.error))
+    return str(out)
+
+
 def export(model: Optional[StrPath] = None, out: Optional[StrPath] = None, *, dtype: Optional[str] = None,
            merge: Optional[bool] = None, average: Optional[int] = None, connect: Optional[str] = None,
-           base_model: Optional[StrPath] = None, on_note: Optional[Callable[[str], Any]] = None) -> Optional[str]:
+           base_model: Optional[StrPath] = None, text_only: Optional[bool] = None,
+           on_note: Optional[Callable[[str], Any]] = None) -> Optional[str]:
     """Writes a model for transformers and llama.cpp, or adapters for PEFT, as the command eps export does.
 
     Returns the class that loads it, "AutoModelForCausalLM"; None: there is none. dtype: "fp32", "fp16" or "bf16"."""
     call = Call()
     options = call.keep(ffi.new("struct eps_export_options *"))
     options[0] = lib.eps_export_defaults()
-    _set(call, options, dict(model=model, out=out, merge=merge, average=average, connect=connect, base_model=base_model))
+    _set(call, options, dict(model=model, out=out, merge=merge, average=average, connect=connect, base_model=base_model,
+                             text_only=text_only))
     options.dtype = 0 if dtype is None else choice_of("dtype", dtype, ("fp32", "fp16", "bf16"))
     if on_note:
         options.on_note = call.callback("void(void *, const char *)", lambda user, said: on_note(text_of(said)))

@@ -125,6 +125,15 @@ class Chat:
             finally:
                 self._asker = None
 
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise Error("the conversation belongs to another process", errno.EPERM)
+        with self._alone():
+            if not self._finalizer.alive:
+                raise Error("the conversation is closed", errno.EBADF)
+            yield
+
     def say(self, message: str, *, on_text: Optional[Callable[[str], Any]] = None) -> Answer:
         """Adds a message of the user to the conversation, and the model's answer, which it returns.
 
@@ -134,11 +143,7 @@ class Chat:
         before. After any other eps.Error it is closed."""
         if not isinstance(message, str):
             raise TypeError(f"message must be a str, not {type(message).__name__}")
-        if os.getpid() != self._pid:
-            raise Error("the conversation belongs to another process", errno.EPERM)
-        with self._alone():
-            if not self._finalizer.alive:
-                raise Error("the conversation is closed", errno.EBADF)
+        with self._open():
             call, said, answer, text = self._call, self._said, ffi.new("struct eps_answer *"), message.encode()
             call.raised, call.interrupts = None, 0
             said.pieces, said.on_text = [], on_text
@@ -148,6 +153,20 @@ class Chat:
             call.done(rc)
             return Answer("".join(said.pieces), *(getattr(answer, name) for name in (
                 "n_prompt", "n_reused", "n_tokens", "n_dropped", "prompt_ms", "tokens_ms", "ended", "stopped", "full")))
+
+    def clear(self) -> None:
+        """Forgets all messages but the system message."""
+        with self._open():
+            lib.eps_chat_clear(self._chat[0])
+
+    def set_system(self, message: Optional[str]) -> None:
+        """Sets the system message, from the next answer on; None: there is none, or the template's own. Other messages
+        stay."""
+        if message is not None and not isinstance(message, str):
+            raise TypeError(f"message must be a str or None, not {type(message).__name__}")
+        text = (message or "").encode()
+        with self._open():
+            self._call.done(lib.eps_chat_set_system(self._chat[0], text, len(text), self._call.error))
 
     def close(self) -> None:
         """Ends the conversation, and its daemon and worker. Closed again it does nothing."""

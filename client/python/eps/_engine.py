@@ -25,7 +25,8 @@ from eps._weights import Weights
 _endless = 2**40  # the most steps that a run has
 _no_label = 2**32 - 1  # EPS_NO_LABEL
 _own = ("data", "eval_data", "steps", "epochs", "schedule", "warmup", "min_lr", "order", "save_every", "save_minutes",
-        "eval_every", "eval_tokens", "patience", "resume", "attach", "connect", "restarts")  # what the engine itself says
+        "eval_every", "eval_tokens", "patience", "resume", "attach", "connect", "restarts", "config", "like",
+        "dry_run")  # what the engine itself says
 
 
 @dataclass
@@ -383,9 +384,12 @@ class Engine:
 
     def generate(self, prompt: Any = "", **options: Any) -> list[Text]:
         """Continues prompts with the weights as they are now: eps.generate, with its options. Other processes do it, on a
-        copy of the weights; device and device_mem are by default the engine's."""
+        copy of the weights; device and device_mem are by default the engine's. Tokens are drawn at temperature 1 from all
+        that there are, unless options say otherwise, whatever the model's generation_config.json says: a reward is of what
+        the model itself would write."""
         self._check_open()
-        return generate(None, prompt, connect=str(self.path), **{**self._where, **options})
+        drawn = {} if options.get("n_beams") else {"temperature": 1, "top_k": 0, "top_p": 1}
+        return generate(None, prompt, connect=str(self.path), **{**self._where, **drawn, **options})
 
     def memory(self) -> list[Memory]:
         """Bytes of the host, then of each worker's device."""

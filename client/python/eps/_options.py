@@ -148,8 +148,12 @@ def _put(to: Any, call: Call, name: str, row: Any, value: Any) -> None:
 
 
 def unknown(name: str, known: Mapping[str, Any], of: str) -> TypeError:
-    """The error for a keyword that a function does not have, with the nearest that it has."""
+    """The error for a keyword that a function does not have, with what it is called here, or the nearest that it has."""
     names = [ffi.new("char[]", each.encode()) for each in known]
+    options = [ffi.new("char[]", ("--" + each.replace("_", "-")).encode()) for each in known]
+    foreign = ffi.new("char[]", lib.EPS_FOREIGN_TEXT)
+    if lib.eps_foreign(foreign, name.encode(), ffi.new("char *[]", options), len(options)):
+        return TypeError(f"{of} has no option {name!r}: {text_of(foreign)}")
     nearest = text_of(lib.eps_nearest(name.encode(), ffi.new("char *[]", names), len(names)))
     return TypeError(f"{of} has no option {name!r}" + (f": did you mean {nearest!r}?" if nearest else ""))
 

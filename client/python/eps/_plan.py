@@ -73,18 +73,21 @@ _waits = {**_queues, "messages": lib.EPS_MESSAGES}
 
 
 def _fill(call: Call, options: Mapping[str, Any], of: str) -> Any:
-    """struct eps_train_options. engine=True: of the steps of an eps.Engine."""
+    """struct eps_train_options; with data, what eps.train chooses by them. engine=True: of the steps of an eps.Engine."""
     given = dict(options)
     is_engine = given.pop("engine", False)
     to = fill(call, given, of)
+    batch = to.batch
+    call.done(lib.eps_plan_data(to, call.error))
+    to.batch = batch if of == "eps.plan_batch" else to.batch
     if is_engine:
         to.on_rows = call.callback("enum eps_rows(void *, struct eps_step_rows *)", lambda user, rows: lib.EPS_ROWS_DROP)
     return to
 
 
 def plan(**options: Any) -> Plan:
-    """Plans a run, as the command eps plan does: needs no data, weights, daemon or device. engine=True plans for an
-    eps.Engine.
+    """Plans a run, as the command eps plan does: needs no data, weights, daemon or device; with data (paths of files) it
+    plans for what eps.train chooses by them. engine=True plans for an eps.Engine.
 
     Returns a Plan whether it fits or not."""
     call = Call()

@@ -66,6 +66,7 @@ static json_t *negative(struct template_run *r, const struct template_token *at,
     return out;
 }
 
+/* A sign binds closer than a filter: -x|abs is (-x)|abs, so only the outermost sign applies filters. */
 static json_t *sign(struct template_run *r, bool filters)
 {
     const struct template_token *at = r->at;
@@ -140,6 +141,7 @@ static json_t *operation(struct template_run *r, unsigned level)
     return value;
 }
 
+/* Nothing is in an undefined value, which is an empty array. */
 static bool expression_contains(struct template_run *r, const struct template_token *at, json_t *box,
                                 const json_t *value)
 {
@@ -226,6 +228,7 @@ static json_t *compared(struct template_run *r)
     return json_boolean(all);
 }
 
+/* Counted, not nested: however many there are, they take no depth. */
 static json_t *negated(struct template_run *r)
 {
     unsigned n = 0;

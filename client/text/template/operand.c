@@ -58,6 +58,7 @@ static json_t *call(struct template_run *r, json_t *value, const struct template
     return out;
 }
 
+/* A macro hides a function of the same name. */
 static json_t *function(struct template_run *r, json_t *value, const struct template_token *name,
                         const struct template_arguments *arguments)
 {
@@ -201,7 +202,8 @@ json_t *template_filter_chain(struct template_run *r, json_t *value)
 
 /* ---- Values ---- */
 
-/* The rest of a list, whose first element may have been read; takes it. */
+/* The rest of a list, whose first element may have been read; takes it. Without `live` its elements are null, and
+ * nobody looks at them. */
 static json_t *operand_list(struct template_run *r, const char *end, json_t *first)
 {
     json_t *out = json_array();
@@ -242,6 +244,7 @@ static json_t *group(struct template_run *r)
     return NULL;
 }
 
+/* Keys in the order in which they stand, as in Python; a later one replaces an earlier one in its place. */
 static json_t *object(struct template_run *r)
 {
     json_t *out = json_object();

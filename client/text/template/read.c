@@ -32,6 +32,7 @@ void template_strip_end(const char *text, size_t *n)
     }
 }
 
+/* As a run fails, so that places are told in the same way. */
 static int read_fail(const struct client_template *t, const char *at, const char *sentence, struct error *err)
 {
     struct template_run r = {.template = t, .err = err};
@@ -163,6 +164,7 @@ static bool copy_fraction(char out[NUMBER_BYTES], size_t *n, const char **at, co
     return *at > begin;
 }
 
+/* The limits on digits keep the copy in its room; an integer beyond 64 bits keeps its digits (proto/base/wide.h). */
 static int template_read_number(struct client_template *t, const char **at, const char *end, struct error *err)
 {
     const char *begin = *at;
@@ -333,7 +335,8 @@ static int read_raw(struct client_template *t, const char *tag, const char **at,
     return rc;
 }
 
-/* Reads a text and the tag after it. *starts: a line starts at `at`. */
+/* Reads a text and the tag after it. *starts: a line starts at `at`. raw is looked for before any other tag: what is
+ * in it is no template. */
 static int read_next(struct client_template *t, const char **at, const char *end, bool *starts, struct error *err)
 {
     const char *text = *at, *tag = text;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The first fault counts. A sentence may end in a piece of the template, so it is cut at a character. */
 json_t *template_fail(struct template_run *r, const struct template_token *at, const char *format, ...)
 {
     const char *line = r->template->source;
@@ -36,6 +37,7 @@ json_t *template_no_memory(struct template_run *r)
     return NULL;
 }
 
+/* All that a template can repeat is charged for, so that no template runs for ever, or fills the memory. */
 bool template_charge(struct template_run *r, uint64_t bytes)
 {
     if (!r->rc && (r->work > TEMPLATE_MAX_WORK || bytes > TEMPLATE_MAX_WORK - r->work))
@@ -94,6 +96,7 @@ static bool run_is_named(const struct template_variable *v, const struct templat
     return v->n == name->n && memcmp(v->name, name->text, name->n) == 0;
 }
 
+/* Ranges are nested: each call statement adds one. */
 static bool is_hidden(const struct template_run *r, size_t i)
 {
     const struct template_hidden *h = r->hidden;
@@ -103,6 +106,7 @@ static bool is_hidden(const struct template_run *r, size_t i)
     return h != NULL;
 }
 
+/* Inside a macro its own variables are seen, and then those of the outermost scope. */
 json_t *template_find(struct template_run *r, const struct template_token *name)
 {
     template_charge(r, r->n_variables);
@@ -141,6 +145,7 @@ bool template_set(struct template_run *r, const struct template_token *name, jso
     return true;
 }
 
+/* The first scope that opens settles which variables are global. */
 struct template_scope template_open_scope(struct template_run *r)
 {
     const struct template_scope outer = {r->scope, r->base, r->n_variables, r->n_global};
@@ -216,6 +221,7 @@ static bool bind(struct template_run *r, const struct names *names, json_t *valu
     return true;
 }
 
+/* The one place where a value is changed: namespaces alone. */
 static bool set_member(struct template_run *r, const struct template_token *name, const struct template_token *member,
                        json_t *value)
 {
@@ -259,6 +265,7 @@ static bool run_set(struct template_run *r)
     return r->rc == 0;
 }
 
+/* Conditions are computed up to the first that holds; all others are read only. */
 static bool run_if(struct template_run *r)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
@@ -342,6 +349,7 @@ static json_t *run_describe(struct template_run *r, const json_t *items, size_t 
 
 static const char *const loop_ends[] = {"else", "endfor", NULL};
 
+/* Each element's labels say which message its text is of, as deep as the loop's body goes. */
 static void run_items(struct template_run *r, const struct loop *loop, const json_t *items)
 {
     static const struct template_token name = {.text = "loop", .n = 4};
@@ -435,6 +443,7 @@ static bool run_generation(struct template_run *r)
     return template_expect(r, TEMPLATE_TAG_END, NULL);
 }
 
+/* Statements that end a body are met by template_run_to, so one that is met here ends nothing. */
 static bool run_statement(struct template_run *r)
 {
     const struct template_token *name = r->at;
@@ -478,6 +487,7 @@ static bool run_is_one(const struct template_token *token, const char *const *na
     return false;
 }
 
+/* Without an end, the error stands where the body begins: its end is missing anywhere behind that. */
 bool template_run_to(struct template_run *r, const char *const *ends)
 {
     const struct template_token *begin = r->at;

@@ -1,7 +1,7 @@
 /* Templates as a whole: opened, rendered, found among a model's files. */
 #include "client/text/template/template_internal.h"
 
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,6 +67,7 @@ int client_template_open(struct client_template **out, const char *text, size_t 
     if (!rc)
         rc = template_read(t, err);
     if (!rc) {
+        /* A run that is not live reads all of the template, so its grammar is checked once, before any conversation. */
         if (!template_open_run(r, t, false, err))
             template_run_to(r, NULL);
         rc = r->rc;
@@ -117,6 +118,7 @@ static int render(struct client_rendering *out, const struct client_template *t,
         template_add(r, &r->out, "", 1);
     if (!r->rc)
         template_labels_append_empty(r);
+    /* The 0 that ends the text is its last byte, and not counted. */
     const int rc = r->rc;
     if (!rc) {
         *out = (struct client_rendering){r->out.bytes.bytes, r->out.labels, r->out.bytes.n - 1, r->n_empty};

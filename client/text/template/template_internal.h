@@ -10,7 +10,7 @@
 #define CLIENT_TEXT_TEMPLATE_INTERNAL_H
 
 #include "client/text/template.h"
-#include "client/text/tokenizer/unicode.h"
+#include "client/text/tokenizer/characters/unicode.h"
 #include "client/text/utf8.h"
 
 #include <limits.h>

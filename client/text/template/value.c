@@ -54,6 +54,7 @@ const char *template_type(const struct template_run *r, const json_t *value)
                                              : names[json_typeof(value)];
 }
 
+/* Charged before it is added, so that a text grows no further than the work that is left. */
 bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n)
 {
     return template_charge(r, n) && (client_text_add(&text->bytes, bytes, n, NULL) == 0 || template_no_memory(r)) &&
@@ -197,6 +198,8 @@ static bool objects_equal(struct template_run *r, const json_t *a, const json_t 
     return true;
 }
 
+/* 1 and 1.0 are equal, as in Python. Depth is checked before recursion, which the values of a conversation could make
+ * too deep. */
 bool template_equal(struct template_run *r, const json_t *a, const json_t *b)
 {
     if (template_is_undefined(r, a) || template_is_undefined(r, b))
@@ -218,6 +221,7 @@ bool template_check_member(struct template_run *r, const struct template_token *
     return r->rc == 0;
 }
 
+/* Of a text its characters, of an object its keys. What is made of an untrusted value is untrusted. */
 json_t *template_list(struct template_run *r, const struct template_token *at, json_t *value)
 {
     const char *key, *text = json_string_value(value);
@@ -286,6 +290,7 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
     return out;
 }
 
+/* What is not there is undefined; only an undefined value itself has no members at all. */
 json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key)
 {
     json_t *found = NULL;

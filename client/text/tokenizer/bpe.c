@@ -131,17 +131,27 @@ static void merge_pairs(const struct client_tokenizer *t, struct tokenizer_work 
     }
 }
 
+/* At least twice as many each time, so that many small texts take time in proportion to their tokens. */
+int client_tokens_reserve(struct client_tokens *out, size_t n, struct error *err)
+{
+    const size_t needed = out->n + n, twice = out->cap < 512 ? 1024 : 2 * out->cap;
+    const size_t cap = needed > twice ? needed : twice;
+
+    if (needed <= out->cap)
+        return 0;
+    uint32_t *larger = realloc(out->ids, cap * sizeof *larger);
+    if (!larger)
+        return error_set(err, -ENOMEM, "no memory for %zu tokens", cap);
+    out->ids = larger, out->cap = cap;
+    return 0;
+}
+
 int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err)
 {
-    if (n == 0)
-        return 0;
-    if (n > out->cap - out->n) {
-        const size_t cap = out->cap + n < 1024 ? 1024 : 2 * (out->cap + n);
-        uint32_t *larger = realloc(out->ids, cap * sizeof *larger);
-        if (!larger)
-            return error_set(err, -ENOMEM, "no memory for %zu tokens", cap);
-        out->ids = larger, out->cap = cap;
-    }
+    const int rc = client_tokens_reserve(out, n, err);
+
+    if (rc || n == 0)
+        return rc;
     memcpy(out->ids + out->n, ids, n * sizeof *ids);
     out->n += n;
     return 0;

@@ -22,6 +22,7 @@ void tokenizer_changes_free(struct tokenizer_changes *changes)
     *changes = (struct tokenizer_changes){0};
 }
 
+/* Normal forms reorder and join characters; a table looks at graphemes; accents are stripped from a normal form. */
 static bool looks_at_neighbours(const struct tokenizer_change *change)
 {
     return change->kind == TOKENIZER_FORM || change->kind == TOKENIZER_TABLE ||
@@ -52,6 +53,7 @@ int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_ch
     return 0;
 }
 
+/* Returns `from` if there is no such place yet: more text is waited for. */
 size_t tokenizer_changes_cut(const struct tokenizer_changes *changes, const char *text, size_t from, size_t to)
 {
     if (!changes->at_cut)
@@ -128,6 +130,7 @@ static bool is_ascii(const char *text, size_t n)
     return true;
 }
 
+/* Accents are removed from the decomposed text. ASCII has none, and is most of what comes. */
 static int add_bert(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
                     struct error *err)
 {
@@ -211,6 +214,7 @@ static int add_replaced(struct client_text *out, const struct tokenizer_change *
     return rc;
 }
 
+/* An empty text gets nothing; LEAD only where it does not begin so already. */
 static int add_led(struct client_text *out, const struct tokenizer_change *change, struct tokenizer_work *work,
                    const char *text, size_t n, bool begins, bool first, struct error *err)
 {
@@ -241,6 +245,7 @@ static int add_stripped(struct client_text *out, const struct tokenizer_change *
     return client_text_add(out, text + from, n - from, err);
 }
 
+/* A table is applied to whole graphemes, so what it removes is one. */
 static int removes_grapheme(bool *out, const struct tokenizer_change *change, const char *text, size_t n,
                             struct error *err)
 {
@@ -297,6 +302,8 @@ static int removes_begin(bool *out, const struct tokenizer_change *change, struc
     return rc;
 }
 
+/* The last change writes to `out`, behind what it has; those before it to two texts in turn. `first` is lost with the
+ * first character: what follows does not begin the text any more. */
 int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_changes *changes,
                             struct tokenizer_work *work, const char *text, size_t n, bool begins, bool *first,
                             struct error *err)

@@ -150,6 +150,7 @@ static int clean(struct client_text *text, struct error *err)
     return rc;
 }
 
+/* JOIN is the same without a prefix. */
 static int decode_word_piece(struct client_text *out, const struct tokenizer_decode *step, const char *text, size_t n,
                              bool first, struct error *err)
 {
@@ -210,6 +211,7 @@ static int decode_from(struct client_decoder *d, size_t step, const char *text, 
     return rc ? rc : decode_from(d, step + 1, out->bytes, out->n, err);
 }
 
+/* Only bytes are held back; all other steps have given out what they got. */
 static int end_steps(struct client_decoder *d, struct error *err)
 {
     int rc = 0;
@@ -221,6 +223,7 @@ static int end_steps(struct client_decoder *d, struct error *err)
     return rc;
 }
 
+/* Ids outside the vocabulary, which a model's table may have, give no text. */
 static int decode_decode(struct client_decoder *d, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
                          bool special, bool last, struct error *err)
 {
@@ -280,6 +283,7 @@ void tokenizer_decoding_free(struct client_tokenizer *t)
 
 enum { MAX_DECODING = 16 };
 
+/* The step is counted before its texts are copied, so that tokenizer_decoding_free frees what there is. */
 static int decode_add_step(struct client_tokenizer *t, struct tokenizer_decode step, const char *from, const char *to,
                            struct error *err)
 {
@@ -339,6 +343,8 @@ static int decode_read_metaspace(struct client_tokenizer *t, const json_t *step,
                                 metaspace.mark, NULL, err);
 }
 
+/* Fuse must come last but for Strip: each token is given out as it comes, so a step that needs all text at once has no
+ * place behind it. */
 static int decode_read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const char *type = tokenizer_type(step);

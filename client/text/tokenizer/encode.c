@@ -95,6 +95,7 @@ static int encode_find(const struct tokenizer_added **out, size_t *at, struct cl
 static int encode_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
                          struct tokenizer_segment s, struct error *err);
 
+/* Behind the changes of level 0 tokens are looked for again; behind those of level 1 the text is cut into words. */
 static int encode_next(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
                        struct tokenizer_segment s, struct error *err)
 {
@@ -220,10 +221,12 @@ static int encode_encode(struct client_tokens *out, size_t *used, struct client_
 
     *used = s.from;
     int rc = encode_tokens(out, used, t, level, s, before, err);
+    /* A single word that begins the next piece is judged by the character before it. */
     held->before = s.closed ? 0 : character_before(s.text, s.from, *used, before);
     return rc;
 }
 
+/* What belongs to one text alone; caches stay. */
 void tokenizer_forget(struct tokenizer_work *work)
 {
     for (unsigned level = 0; level < 2; level++) {
@@ -318,6 +321,7 @@ int client_tokenizer_save(struct client_text *out, const struct client_tokenizer
     return rc;
 }
 
+/* Only of a text that client_tokenizer_save has made: the head is its memory as such. */
 int client_tokenizer_restore(struct client_tokenizer *t, const struct client_text *kept, struct error *err)
 {
     const char *text = kept->bytes + sizeof(struct head);
@@ -357,6 +361,7 @@ void tokenizer_work_allow(struct tokenizer_work *work, size_t n)
     work->grows = TOKENIZER_LEAST_GROWTH + (uint64_t)TOKENIZER_GROWTH * n;
 }
 
+/* On failure what there is stays, for tokenizer_work_free. */
 int tokenizer_work_init(struct tokenizer_work *work, struct error *err)
 {
     *work = (struct tokenizer_work){.cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *work->cache),

@@ -1,7 +1,7 @@
 /* Reads tokenizer.json and refuses what is not supported. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -135,6 +135,7 @@ static int read_bpe(struct client_tokenizer *t, const json_t *model, struct erro
     return file_check_options(model, unsupported, err);
 }
 
+/* Defaults are those of Hugging Face's tokenizers. */
 static int read_word_piece(struct client_tokenizer *t, const json_t *model, struct error *err)
 {
     const char *prefix = json_string_value(json_object_get(model, "continuing_subword_prefix"));
@@ -222,6 +223,8 @@ static int file_find_class(struct client_tokenizer *t, const json_t *root, const
     return rc;
 }
 
+/* In this order: what the pre-tokenizer says of bytes decides about model and decoder; added tokens go by the class,
+ * and the ends of a text by all tokens. */
 static int load_root(struct client_tokenizer *t, json_t *root, const json_t *side, const char *model_type,
                      uint32_t vocabulary, struct error *err)
 {
@@ -280,6 +283,7 @@ int tokenizer_load_json(struct client_tokenizer *t, const json_t *side, const ch
 
 /* ---- The post-processor: tokens before and after a text ---- */
 
+/* The token is counted before it is checked, so that it is freed. */
 int tokenizer_add_end(struct client_tokenizer *t, unsigned side, uint32_t id, struct error *err)
 {
     uint32_t *larger;
@@ -339,6 +343,7 @@ static int file_read_template(struct client_tokenizer *t, const json_t *step, st
     return side == 1 ? 0 : error_set(err, -EINVAL, "its post-processor's template does not hold the text once");
 }
 
+/* Of several post-processors one alone may add tokens. */
 static int read_end(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const char *type = tokenizer_type(step);

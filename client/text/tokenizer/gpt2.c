@@ -1,7 +1,7 @@
 /* Reads GPT-2's files: vocab.json and merges.txt, with added_tokens.json and tokenizer_config.json. */
 #include "client/text/tokenizer/tokenizer_internal.h"
 
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "client/text/tokenizer/tokenizer_internal.h"
 
 #include "client/text/utf8.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,6 +40,7 @@ static uint32_t end_by_id(const struct client_tokenizer *t, const json_t *genera
     return t->tokens[json_integer_value(id)].text ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
 }
 
+/* Searched by text: added tokens are not in the map. */
 static uint32_t find_token(const struct client_tokenizer *t, const char *text)
 {
     const size_t n = text ? strlen(text) : 0;
@@ -93,6 +94,7 @@ static int open_load(struct client_tokenizer *t, const json_t *side, const char 
                 : tokenizer_load_gpt2(t, side, model_type, vocabulary, err);
 }
 
+/* Without any file there is none, but for a byte model, which needs none. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, const char *model_type,
                           uint32_t vocabulary, struct error *err)
 {
@@ -196,17 +198,14 @@ bool client_tokenizer_is_bytes(const struct client_tokenizer *t)
 
 static int encode_bytes(struct client_tokens *out, const char *text, size_t n, struct error *err)
 {
-    if (n > out->cap - out->n) {
-        uint32_t *larger = realloc(out->ids, (out->n + n) * sizeof *larger);
-        if (!larger)
-            return error_set(err, -ENOMEM, "no memory for %zu tokens", out->n + n);
-        out->ids = larger, out->cap = out->n + n;
-    }
-    for (size_t i = 0; i < n; i++)
+    const int rc = client_tokens_reserve(out, n, err);
+
+    for (size_t i = 0; !rc && i < n; i++)
         out->ids[out->n++] = (uint8_t)text[i];
-    return 0;
+    return rc;
 }
 
+/* Bytes that are no text are refused at the latest with the last piece: the end of one may be half a character. */
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
                             size_t n, bool last, struct error *err)
 {
@@ -279,6 +278,7 @@ int client_tokenizer_lead(struct client_tokens *out, struct client_tokenizer *t,
     return client_tokens_add(out, t->ends[0], t->n_ends[0], err);
 }
 
+/* A text that spells its end itself gets no second one. */
 int client_tokenizer_trail(struct client_tokens *out, const struct client_tokenizer *t, uint32_t end, struct error *err)
 {
     uint32_t last = t->work.final;

@@ -12,7 +12,7 @@
 #include "client/text/tokenizer/side.h"
 
 #include "proto/base/json.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -170,6 +170,7 @@ static int side_read_names(const struct reading *r, const json_t *file, bool spe
     return rc || !extra ? rc : read_extra(r, extra, special, file_name, key);
 }
 
+/* First of all, so that a file's word replaces the class's. "late" as it is not known yet when lists are read. */
 static int read_class(const struct reading *r)
 {
     int rc = 0;
@@ -321,6 +322,7 @@ static int put_numbered(struct reading *r, const json_t *list)
 
 /* ---- All of them, in their order ---- */
 
+/* refused: tokens that no other file has named are marked, and a text that has one is refused. */
 static int put_list(const struct reading *r, const json_t *list, bool refused)
 {
     json_t *value;
@@ -344,15 +346,16 @@ static int put_list(const struct reading *r, const json_t *list, bool refused)
 static int side_put_name(const struct reading *r, const json_t *token, bool plain, const json_t *known)
 {
     const json_t *text = json_object_get(token, "content");
+    const bool left_out = plain && !r->class->plain && !side_flag(token, "late");
 
-    if (!text || json_object_get(known, json_string_value(text)))
+    if (!text || left_out || json_object_get(known, json_string_value(text)))
         return 0;
     return side_put(r, side_token_of(plain ? text : token, true));
 }
 
 static int put_names(const struct reading *r, bool plain)
 {
-    json_t *known = plain ? json_object() : json_copy(r->tokens), *token;
+    json_t *known = plain ? json_object() : json_copy_whole(r->tokens), *token;
     int rc = known ? 0 : side_no_memory(r);
     const char *key;
     size_t i;
@@ -380,6 +383,7 @@ static int read_all_names(const struct reading *r)
     return rc;
 }
 
+/* The order of the head, line by line: each may replace what those before it have put. */
 static int side_read_all(struct reading *r, const json_t *list)
 {
     int rc = read_all_names(r);
@@ -390,7 +394,7 @@ static int side_read_all(struct reading *r, const json_t *list)
         rc = put_numbered(r, list);
     if (!rc)
         rc = put_names(r, false);
-    if (!rc && r->class && r->class->plain)
+    if (!rc && r->class && (r->class->plain || r->class->plain_own))
         rc = put_names(r, true);
     return rc || !r->class ? rc : put_list(r, list, true);
 }
@@ -414,6 +418,7 @@ static int side_number_tokens(struct tokenizer_side *out, const struct reading *
     return rc ? side_no_memory(r) : 0;
 }
 
+/* Frees what was read of the files, also after a failure; *out is the caller's. */
 static int side_read_side(struct tokenizer_side *out, struct reading *r, const json_t *list, const json_t *vocab)
 {
     int rc;

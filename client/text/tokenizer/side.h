@@ -25,11 +25,13 @@ extern const char *const tokenizer_names[TOKENIZER_NAMES];
 struct tokenizer_class {
     const char *name;
     const char *named[TOKENIZER_NAMES];
-    bool plain;   /* its named tokens take no white space, whatever the files say */
-    bool around;  /* its cls_token precedes each text, its sep_token follows; without a cls_token its eos_token does */
-    bool unknown; /* its unk_token stands for what is unknown */
-    bool bert;    /* it has BERT's normalizer: do_lower_case and tokenize_chinese_chars unless they are given */
-    bool letters; /* it has ByteLevel, without add_prefix_space unless that is given */
+    bool plain;     /* its named tokens take no white space, whatever the files say */
+    bool plain_own; /* the same of those names that no file gives */
+    bool around;    /* its cls_token precedes each text, its sep_token follows; without the former its eos_token does */
+    bool ends;      /* its bos_token precedes each text, its eos_token follows */
+    bool unknown;   /* its unk_token stands for what is unknown */
+    bool bert;      /* it has BERT's normalizer: do_lower_case and tokenize_chinese_chars unless they are given */
+    bool letters;   /* it has ByteLevel, without add_prefix_space unless that is given */
 };
 
 /* The class that AutoTokenizer takes: by tokenizer_config.json (may be NULL), and by config.json's model_type (NULL: it

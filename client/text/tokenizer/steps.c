@@ -21,6 +21,7 @@ struct cutting {
     struct tokenizer_found found; /* the first match from somewhere on; begin SIZE_MAX: none has been looked for */
 };
 
+/* A match is looked for once, and serves as the end of what lies before it and then as itself. */
 static int next_event(struct event *out, struct cutting *c, size_t at, struct error *err)
 {
     if (c->found.begin == SIZE_MAX || c->found.begin < at) {
@@ -65,6 +66,8 @@ static int steps_extend(struct event *e, struct cutting *c, struct error *err)
     return 0;
 }
 
+/* An open word is handed on only where nothing behind it can join it: then the next steps decide how much of it is
+ * certain. */
 static int encode_cut(struct client_tokens *out, size_t *used, struct client_tokenizer *t, size_t step,
                       struct tokenizer_segment s, struct error *err)
 {
@@ -302,6 +305,7 @@ static bool is_gone(const struct client_tokenizer *t, const char *text)
     return gone && t->lead.n == 0;
 }
 
+/* A cut at what the normalizer has removed would do nothing but cost time. */
 static int read_split(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     struct tokenizer_step cut = {.inverted = !tokenizer_is_nothing(json_object_get(step, "invert"))};
@@ -339,6 +343,7 @@ static int read_punctuation(struct client_tokenizer *t, const json_t *step, stru
     return rc ? rc : add_cut(t, PUNCTUATION, behaviour, false, err);
 }
 
+/* After ByteLevel the text is bytes in letters, of which no expression would mean what it says. */
 static int steps_read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
     const char *type = tokenizer_type(step);

@@ -15,10 +15,10 @@
 #define CLIENT_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
 
 #include "client/text/tokenizer.h"
-#include "client/text/tokenizer/charsmap.h"
-#include "client/text/tokenizer/pattern.h"
+#include "client/text/tokenizer/characters/charsmap.h"
+#include "client/text/tokenizer/characters/pattern.h"
 #include "client/text/tokenizer/side.h"
-#include "client/text/tokenizer/unicode.h"
+#include "client/text/tokenizer/characters/unicode.h"
 
 struct tokenizer_token {
     char *text; /* (n) bytes, in the tokenizer's block; NULL: this id has no token */

@@ -98,6 +98,7 @@ static bool to_bytes(const struct build *b, char *out, size_t *n, const char *te
 
 /* ---- Ids by text ---- */
 
+/* At least half of the places are empty, so the search ends. */
 static uint32_t *vocabulary_find_place(const struct client_tokenizer *t, const char *text, size_t n)
 {
     size_t i = XXH3_64bits(text, n) & t->map.mask;
@@ -169,6 +170,7 @@ static int vocabulary_place_all(struct build *b, json_t *added, struct error *er
     return rc;
 }
 
+/* A byte-level model must have a token for each byte; others may, as in "<0x0A>". */
 static int find_bytes(struct build *b, struct error *err)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -255,6 +257,7 @@ static bool is_of_bytes(const struct client_tokenizer *t, const json_t *id)
     return json_integer_value(id) == t->unknown;
 }
 
+/* A merge of tokens that stand for bytes would join characters without naming them: then words are not cut. */
 static int vocabulary_add_merge(struct build *b, char *joined, const char *const text[2], const size_t n[2],
                                 uint32_t rank)
 {

@@ -3,7 +3,7 @@
 #include "client/text/tokenizer/tokenizer_internal.h"
 #include "client/text/words.h"
 #include "proto/base/dump.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,7 @@ int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error 
 }
 
 /* Adds a merge: its text in letters to texts and vocab, its halves to merges. */
-static int write_add_merge(char **texts, json_t *vocab, json_t *merges, const struct client_merge *merge)
+static int write_add_merge(char **texts, json_t *vocab, json_t *merges, const struct client_token_merge *merge)
 {
     const char *left = texts[merge->left], *right = texts[merge->right];
     const size_t n_left = strlen(left), n_right = strlen(right);
@@ -96,7 +96,7 @@ static int write_add_merge(char **texts, json_t *vocab, json_t *merges, const st
     return rc ? rc : json_object_set_new(vocab, joined, json_integer(merge->id));
 }
 
-int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
+int client_tokenizer_add_learned(json_t *side, const struct client_token_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err)
 {
     char **texts = calloc(CLIENT_TOKENIZER_LEARNED + n, sizeof *texts);

@@ -4,15 +4,13 @@
  * backward all heads that share their keys, one after another. So heads and rows cannot change each other's bits. Views
  * of qkv are packed once per head: its rows are often a multiple of 4 KiB apart, so a tile's rows would share a few
  * sets of the first-level cache. Packed rows, scores, probabilities and their gradients are fp32.
- *
- * Documents of one row: a tile of queries runs over the tiles from the first that any of its queries sees to the last.
- * In tiles before or after a query's document its probabilities are 0, and sums stay as they are.
+
  *
  * A bias is looked up once per head for all distances. Its gradient is summed by distance, then by bucket, for each
  * head of each row; and those over the rows, in their order. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/attention_chosen.h"
-#include "device/cpu/kernels/attention_head.h"
+#include "device/cpu/kernels/attention_mask.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/product.h"
@@ -63,104 +61,32 @@ static void tile_scores(const struct head *head, float *scores, const float *q, 
                               .shape = diagonal ? PRODUCT_COLUMNS_TO_ROW : PRODUCT_WHOLE});
 }
 
-/* Keys of a tile that are computed for query i: all; on the diagonal, those up to its own and the rest of its block of
- * product rows, which become zeros. */
-static size_t tile_columns(size_t i, bool diagonal)
-{
-    return diagonal ? size_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
-}
-
-/* place: first query and first key of a tile. */
-static bool is_diagonal(const struct head *head, const size_t place[2])
-{
-    return !head->op->full && place[0] == place[1];
-}
-
-/* The first key that a query sees. */
-static size_t first_key(const struct head *head, size_t query)
-{
-    const size_t first = device_first_key(head->window, query);
-    const size_t document = head->positions ? query - head->positions[query] : 0;
-
-    return document > first ? document : first;
-}
-
-/* End of the document that token i is in, at most `most` (> i). */
-static size_t document_end(const struct head *head, size_t i, size_t most)
-{
-    do
-        i++;
-    while (i < most && head->positions[i] > 0);
-    return i;
-}
-
-/* The first tile of keys that any query of this tile sees. */
-static size_t keys_begin(const struct head *head, size_t query)
-{
-    return first_key(head, query) / TILE * TILE;
-}
-
-/* Columns of a tile before the first one that the query sees; TILE: it sees none. They become zeros. */
-static size_t tile_unseen(const struct head *head, size_t i, const size_t place[2])
-{
-    const size_t first = first_key(head, place[0] + i);
-
-    return first > place[1] ? size_smaller(TILE, first - place[1]) : 0;
-}
-
-/* End of the columns of a tile of keys that are not after the query's document. */
-static size_t document_columns(const struct head *head, size_t query, size_t key)
-{
-    const size_t end = size_smaller(head->n_keys, key + TILE), from = query > key ? query : key;
-
-    if (from >= end)
-        return TILE;
-    if (from - head->positions[from] > query)
-        return 0;
-    return document_end(head, from, end) - key;
-}
-
-/* End of the columns that the query sees; those from here on become zeros. */
-static size_t tile_seen(const struct head *head, size_t i, const size_t place[2])
-{
-    if (is_diagonal(head, place))
-        return i + 1;
-    if (head->op->full && head->positions)
-        return document_columns(head, place[0] + i, place[1]);
-    return head->op->full ? size_smaller(TILE, head->n_counted - place[1]) : TILE;
-}
-
-/* End of the keys that any of n queries sees; causal, one in its last tile. */
-static size_t keys_end(const struct head *head, size_t query, size_t n)
-{
-    if (head->op->full && head->positions)
-        return document_end(head, query + n - 1, head->n_keys);
-    return head->op->full ? head->n_counted : query + 1;
-}
-
-/* The first tile of queries that see any key of this tile. */
-static size_t queries_begin(const struct head *head, size_t key)
-{
-    if (head->op->full && head->positions)
-        return (key - head->positions[key]) / TILE * TILE;
-    return head->op->full ? 0 : key;
-}
-
-/* End of the queries that see any of n keys. */
-static size_t queries_end(const struct head *head, size_t key, size_t n)
-{
-    const size_t last = key + n - 1;
-    const size_t end = head->op->full ? head->n_tokens : size_smaller(head->n_tokens, last + head->window);
-
-    return head->positions ? document_end(head, last, end) : end;
-}
-
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
 {
     const struct device_dropout *dropout = &head->op->dropout;
     const uint64_t first = ((uint64_t)head->index * head->n_tokens + query) * head->n_keys + key;
 
     dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
+}
+
+/* Bounds the scores of a tile. */
+static void cap_scores(const struct head *head, float *scores, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place);
+
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR) {
+            float *at = scores + i * TILE + j;
+            vec_store(at, head->cap * math_tanh(vec_load(at) / head->cap));
+        }
+}
+
+/* The derivative of a capped score, from that; 0 of unseen ones, which are -infinity. */
+VECTOR_INLINE vec cap_slope(const struct head *head, vec capped)
+{
+    const vec part = vec_max(vec_all(-1), capped / head->cap);
+
+    return 1 - part * part;
 }
 
 /* Adds the bias to the scores of a tile. */
@@ -173,6 +99,16 @@ static void add_bias(const struct head *head, float *scores, size_t n, const siz
         for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR)
             vec_store(scores + i * TILE + j, vec_load(scores + i * TILE + j) + vec_load(bias + j));
     }
+}
+
+/* Adds ALiBi's term to the scores of a tile. */
+static void add_alibi(const struct head *head, float *scores, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place);
+
+    for (size_t i = 0; i < n; i++)
+        alibi_add(scores + i * TILE, tile_columns(i, diagonal), head->slope,
+                  (ptrdiff_t)place[1] - (ptrdiff_t)(place[0] + i));
 }
 
 /* Running softmax of the queries of one tile, over the keys so far. */
@@ -280,8 +216,12 @@ static void forward_tile(const struct head *head, const struct forward *at, size
         const bool diagonal = is_diagonal(head, place);
 
         tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
+        if (head->cap > 0)
+            cap_scores(head, at->scores, n, place);
         if (head->bias)
             add_bias(head, at->scores, n, place);
+        if (head->slope > 0)
+            add_alibi(head, at->scores, n, place);
         update_max(&softmax, head, at->scores, n, place);
         exponentiate(&softmax, head, at->scores, n, place);
         if (key > begin)
@@ -369,7 +309,8 @@ static void softmax_backward(const struct head *head, const struct backward *at,
         if (drops)
             draw_factors(head, factors, place[0] + i, place[1]);
         for (size_t j = 0; j < columns; j += VECTOR) {
-            vec p = math_exp2(vec_load(row + j) * head->to_log2 - log2_sum), dp = vec_load(gradient + j);
+            const vec score = vec_load(row + j);
+            vec p = math_exp2(score * head->to_log2 - log2_sum), dp = vec_load(gradient + j);
             if (drops) {
                 vec factor = vec_load(factors + j);
                 vec_store(row + j, p * factor);
@@ -377,7 +318,8 @@ static void softmax_backward(const struct head *head, const struct backward *at,
             } else {
                 vec_store(row + j, p);
             }
-            vec_store(gradient + j, p * (dp - delta) * head->op->scale);
+            vec s = p * (dp - delta) * head->op->scale;
+            vec_store(gradient + j, head->cap > 0 ? s * cap_slope(head, score) : s);
         }
     }
 }
@@ -427,8 +369,12 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 
     tile_scores(head, at->scores, q, at->k_transposed, n, diagonal);
     tile_scores(head, at->score_gradient, out_gradient, at->v_transposed, n, diagonal);
+    if (head->cap > 0)
+        cap_scores(head, at->scores, n, place);
     if (head->bias)
         add_bias(head, at->scores, n, place);
+    if (head->slope > 0)
+        add_alibi(head, at->scores, n, place);
     softmax_backward(head, at, n, place);
     if (head->bias)
         add_bias_gradient(head, at->score_gradient, n, place);

@@ -5,6 +5,7 @@
  * query's sums begin with the tile of the first key that it sees, so the division of tokens into calls changes no
  * bit. A bias is looked up once per tile and distance. */
 #include "device/cpu/cpu.h"
+#include "device/cpu/kernels/alibi.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
 #include "device/cpu/kernels/product.h"
@@ -23,6 +24,8 @@ struct head {
     value *keys, *values;          /* in the cache */
     float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
     float to_log2;                 /* score * to_log2 is the exponent of 2 */
+    float cap;                     /* bound of scores before they are scaled; 0: none */
+    float slope;                   /* ALiBi's, of scores before they are scaled; 0: none */
 };
 
 static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
@@ -49,7 +52,9 @@ static struct head find_head(const struct device_attention_cached *op, size_t in
                          .packed = scratch,
                          .scores = scratch + TILE * padded,
                          .sums = scratch + TILE * padded + TILE * TILE,
-                         .to_log2 = (float)((double)op->scale * 1.4426950408889634)};
+                         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
+                         .cap = op->cap / op->scale,
+                         .slope = op->alibi ? alibi_slope(op->n_heads, index) / op->scale : 0};
 }
 
 static void append(const struct head *head)
@@ -144,8 +149,12 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .m = n,
                               .n = TILE,
                               .depth = head->width});
+    for (size_t i = 0; head->cap > 0 && i < n * TILE; i += VECTOR)
+        vec_store(head->scores + i, head->cap * math_tanh(vec_load(head->scores + i) / head->cap));
     if (head->op->bias)
         add_bias(head, position, n, key);
+    for (size_t i = 0; head->slope > 0 && i < n; i++)
+        alibi_add(head->scores + i * TILE, TILE, head->slope, (ptrdiff_t)key - (ptrdiff_t)(position + i));
     for (size_t i = 0; i < n; i++) {
         const size_t from = tile_keys(device_first_key(head->op->window, position + i), key),
                      to = tile_keys(position + i + 1, key);

@@ -4,6 +4,7 @@
 #define DEVICE_CPU_KERNELS_ATTENTION_HEAD_H
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/kernels/alibi.h"
 #include "device/cpu/kernels/value.h"
 
 #include <string.h>
@@ -18,10 +19,13 @@ struct head {
     size_t q_stride, kv_stride;             /* from token to token of queries, and of keys */
     size_t kv_width;                        /* columns of all heads of keys */
     size_t n_counted;                       /* keys that count, at most n_keys */
-    size_t window;                          /* keys that a query sees at most, unless `full` */
+    bool is_local;                          /* `full`, with a window on both sides */
+    size_t window;                          /* keys that a query sees at most, or on each side */
     const uint32_t *positions;              /* (n_tokens) each token's index in its document; NULL: there is one */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
+    float cap;      /* bound of scores before they are scaled; 0: none */
+    float slope;    /* ALiBi's, of scores before they are scaled; 0: none */
     float *scratch; /* this thread's */
     /* With a bias, else NULL: what is added to the score of a key so many places after the query, before it is scaled;
      * and the sum of the gradients of such scores. From -(n_tokens - 1) up. */
@@ -71,12 +75,15 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .kv_stride = kv_stride,
         .kv_width = kv_width,
         .n_counted = op->full && op->lengths ? op->lengths[row] : n_keys,
+        .is_local = device_attention_is_local(op),
         .window = device_window(op->window, op->n_tokens),
         .positions = op->positions ? op->positions + row * op->n_tokens : NULL,
         .q = (const value *)op->qkv + row * op->n_tokens * q_stride + index * width,
         .k = k,
         .v = k + kv_width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
+        .cap = op->cap / op->scale,
+        .slope = op->alibi ? alibi_slope(op->n_heads, index) / op->scale : 0,
         .scratch = (float *)op->scratch + thread * thread_scratch(op),
     };
 }

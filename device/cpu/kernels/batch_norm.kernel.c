@@ -85,6 +85,7 @@ void KERNEL_NAME(cpu_row_moments_backward)(struct device *dev, const struct devi
 
 /* ---- their join ---- */
 
+/* In double from moments in fp32: rows' means differ by little, and their squares would lose that. */
 static void join(const struct device_join_moments *op, size_t column)
 {
     const size_t n = op->n, width = width_from(column, n);
@@ -149,6 +150,7 @@ void KERNEL_NAME(cpu_join_moments_backward)(struct device *dev, const struct dev
 
 /* ---- normalisation ---- */
 
+/* One multiplication for each element: weight and deviation are one factor. */
 static void normalise(const struct device_batch_norm *op, size_t first, size_t column)
 {
     const size_t n = op->n, m = op->n_rows * op->n_elements;

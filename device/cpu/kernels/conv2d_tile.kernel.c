@@ -159,6 +159,7 @@ VECTOR_INLINE void block_of(const size_t rows, const size_t columns, float *sums
     panel_put(rows, columns, sums, stride, add, sum);
 }
 
+/* Each size of block is compiled by itself, so that its sums stay in registers. */
 static void block(size_t rows, size_t columns, float *sums, size_t stride, bool add, const value *const *x,
                   size_t n_taps, size_t n, const float *right)
 {

@@ -47,7 +47,7 @@ VECTOR_INLINE void run(enum model_activation activation, const struct device_glu
 
 VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, bool is_backward)
 {
-    assert(op->activation <= MODEL_SIGMOID);
+    assert(op->activation <= MODEL_GELU_QUICK);
 #pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
     for (size_t i = 0; i < op->m; i++)
         switch (op->activation) {
@@ -69,6 +69,12 @@ VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, boo
         case MODEL_SIGMOID:
             run(MODEL_SIGMOID, op, i, is_backward);
             break;
+        case MODEL_RELU2:
+            run(MODEL_RELU2, op, i, is_backward);
+            break;
+        case MODEL_GELU_QUICK:
+            run(MODEL_GELU_QUICK, op, i, is_backward);
+            break;
         }
 }
 
@@ -80,6 +86,20 @@ void KERNEL_NAME(cpu_glu)(struct device *dev, const struct device_glu *op)
 void KERNEL_NAME(cpu_glu_backward)(struct device *dev, const struct device_glu *op)
 {
     run_rows(dev, op, true);
+}
+
+/* ---- columns in another order ---- */
+
+void KERNEL_NAME(cpu_regroup)(struct device *dev, const struct device_regroup *op)
+{
+    const size_t bytes = op->n * sizeof(value), row = op->n_groups * op->n_parts * bytes;
+
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n_groups * op->n_parts * op->n)) schedule(static)
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t group = 0; group < op->n_groups; group++)
+            for (size_t part = 0; part < op->n_parts; part++)
+                memcpy((char *)op->y + i * row + (part * op->n_groups + group) * bytes,
+                       (const char *)op->x + i * row + (group * op->n_parts + part) * bytes, bytes);
 }
 
 /* ---- rotary positions ---- */
@@ -98,8 +118,50 @@ static void rotate(value *head, const float *cosine, const float *sine, size_t n
     }
 }
 
+/* Pair j of a head: columns 2j and 2j + 1. To each column times its cosine, its neighbour's is added times a sine,
+ * which is negative in even columns. */
+static void rotate_interleaved(value *head, const float *cosine, const float *sine, size_t n)
+{
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const size_t left = n - j;
+        const vec x = value_load_n(head + j, left);
+        value_store_n(head + j,
+                      x * vec_load_n(cosine + j, left, 0) + VECTOR_EXCHANGE(x, 1) * vec_load_n(sine + j, left, 0),
+                      left);
+    }
+}
+
+/* Heads first .. end-1 of a token, by angles of which each is a turn for one position. */
+static void rotate_heads(const struct device_rope *op, value *x, size_t first, size_t end, const uint64_t *turns,
+                         uint64_t position, float factor)
+{
+    const size_t n_pairs = op->n_rotated / 2;
+    float cosine[2 * PAIRS], sine[2 * PAIRS];
+
+    if (first == end)
+        return;
+    for (size_t j = 0; j < n_pairs; j++) {
+        float c, s;
+        turn_circle(turns[j] * position, &c, &s);
+        if (op->interleaved) {
+            cosine[2 * j] = cosine[2 * j + 1] = c * factor;
+            sine[2 * j] = -s * factor;
+            sine[2 * j + 1] = s * factor;
+        } else {
+            cosine[j] = c * factor;
+            sine[j] = s * factor;
+        }
+    }
+    for (size_t head = first; head < end; head++)
+        if (op->interleaved)
+            rotate_interleaved(x + head * op->head_width, cosine, sine, op->n_rotated);
+        else
+            rotate(x + head * op->head_width, cosine, sine, n_pairs);
+}
+
 void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
 {
+    const float factor = op->factor > 0 ? op->factor : 1;
     const size_t n_pairs = op->n_rotated / 2, m = op->n_rows * op->n_tokens;
     uint64_t turns[PAIRS];
 
@@ -110,12 +172,10 @@ void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
     for (size_t i = 0; i < m; i++) {
         const uint64_t position = op->positions ? op->positions[i] : op->first + i % op->n_tokens;
         value *x = (value *)op->x + i * op->stride;
-        float cosine[PAIRS], sine[PAIRS];
 
-        for (size_t j = 0; j < n_pairs; j++)
-            turn_circle(turns[j] * position, &cosine[j], &sine[j]);
-        for (size_t head = 0; head < op->n_heads; head++)
-            rotate(x + head * op->head_width, cosine, sine, n_pairs);
+        if (op->n_grown > 0)
+            rotate_heads(op, x, 0, op->n_grown, turns, position, factor * device_rope_growth(op, position));
+        rotate_heads(op, x, op->n_grown, op->n_heads, turns, position, factor);
     }
 }
 

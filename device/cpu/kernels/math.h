@@ -130,6 +130,24 @@ VECTOR_INLINE vec math_silu_gradient(vec x)
     return s + x * s * (e * s);
 }
 
+/* x * sigmoid(1.702 x). */
+VECTOR_INLINE vec math_gelu_quick_exponential(vec x) /* exp(-1.702 x), kept finite */
+{
+    return math_exp2(vec_min(vec_all(120), x * -2.45546696f));
+}
+
+VECTOR_INLINE vec math_gelu_quick(vec x)
+{
+    return x / (1 + math_gelu_quick_exponential(x));
+}
+
+VECTOR_INLINE vec math_gelu_quick_gradient(vec x)
+{
+    vec e = math_gelu_quick_exponential(x), s = 1 / (1 + e);
+
+    return s + 1.702f * x * s * (e * s);
+}
+
 VECTOR_INLINE vec math_sigmoid(vec x)
 {
     return 1 / (1 + math_silu_exponential(x));
@@ -165,6 +183,16 @@ VECTOR_INLINE vec math_relu_gradient(vec x)
     return vec_select(x > 0, vec_all(1), (vec){0});
 }
 
+VECTOR_INLINE vec math_relu2(vec x)
+{
+    return vec_select(x < 0, (vec){0}, x * x);
+}
+
+VECTOR_INLINE vec math_relu2_gradient(vec x)
+{
+    return vec_select(x < 0, (vec){0}, 2 * x);
+}
+
 /* 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = exp(-2|x|), which loses no digits where the slope is small. */
 VECTOR_INLINE vec math_tanh_gradient(vec x)
 {
@@ -189,6 +217,10 @@ VECTOR_INLINE vec math_activation(enum model_activation activation, vec x)
         return math_tanh(x);
     case MODEL_SIGMOID:
         return math_sigmoid(x);
+    case MODEL_RELU2:
+        return math_relu2(x);
+    case MODEL_GELU_QUICK:
+        return math_gelu_quick(x);
     }
     return x;
 }
@@ -208,6 +240,10 @@ VECTOR_INLINE vec math_activation_gradient(enum model_activation activation, vec
         return math_tanh_gradient(x);
     case MODEL_SIGMOID:
         return math_sigmoid_gradient(x);
+    case MODEL_RELU2:
+        return math_relu2_gradient(x);
+    case MODEL_GELU_QUICK:
+        return math_gelu_quick_gradient(x);
     }
     return x;
 }

@@ -44,11 +44,12 @@ static double row_variance(const value *x, size_t n, double mean)
     return sum / (double)n;
 }
 
-/* Where offset, 1 beyond the end of the row. */
-VECTOR_INLINE vec load_factor(const value *weight, size_t n, bool offset)
+/* Of the n elements from j on. Where offset, or without a weight, 1 beyond the end of the row. */
+VECTOR_INLINE vec load_factor(const value *weight, size_t j, size_t n, bool offset)
 {
-    const vec w = value_load_n(weight, n);
-
+    if (!weight)
+        return vec_all(1);
+    const vec w = value_load_n(weight + j, n);
     return offset ? 1 + w : w;
 }
 
@@ -57,7 +58,7 @@ VECTOR_INLINE void scale_row(value *y, const value *x, float mean, float inverse
                              const value *bias, size_t n, bool biased, bool offset)
 {
     for (size_t j = 0; j < n; j += VECTOR) {
-        const vec z = (value_load_n(x + j, n - j) - mean) * inverse, w = load_factor(weight + j, n - j, offset);
+        const vec z = (value_load_n(x + j, n - j) - mean) * inverse, w = load_factor(weight, j, n - j, offset);
         value_store_n(y + j, biased ? z * w + value_load_n(bias + j, n - j) : z * w, n - j);
     }
 }
@@ -120,7 +121,7 @@ VECTOR_INLINE void row_backward(const struct row *row, value *dx, bool accumulat
 
     for (size_t j = 0; j < n; j += VECTOR) {
         /* dy is 0 beyond the end, so g is too */
-        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight + j, n - j, offset);
+        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight, j, n - j, offset);
         vec gz = g * ((value_load_n(row->x + j, n - j) - row->mean) * row->inverse);
         sum += vec_widen(vec_low(g)) + vec_widen(vec_high(g));
         product += vec_widen(vec_low(gz)) + vec_widen(vec_high(gz));
@@ -129,7 +130,7 @@ VECTOR_INLINE void row_backward(const struct row *row, value *dx, bool accumulat
                 mean_gz = (float)(vec_double_sum(product) / (double)n);
 
     for (size_t j = 0; j < n; j += VECTOR) {
-        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight + j, n - j, offset);
+        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight, j, n - j, offset);
         vec z = (value_load_n(row->x + j, n - j) - row->mean) * row->inverse;
         vec gradient = row->inverse * (g - mean_g - z * mean_gz);
         if (accumulate)

@@ -108,6 +108,7 @@ static void scale_row(value *y, const void *table, size_t at, size_t n, float sc
         value_store_n(y + i, table_load(table, at + i, n - i, narrow) * scale, n - i);
 }
 
+/* In fp32, whatever the values' type. */
 static void add_to_sums(float *sum, const value *x, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i += VECTOR)
@@ -164,6 +165,7 @@ void KERNEL_NAME(cpu_position)(struct device *dev, const struct device_position 
         add_row((value *)op->y + i * op->n, op->table, i % op->n_tokens * op->n, op->n, 1, op->narrow);
 }
 
+/* Each position's row is summed by one thread, over the rows of the minibatch in their order. */
 void KERNEL_NAME(cpu_position_backward)(struct device *dev, const struct device_position *op)
 {
     const value *dy = op->y_gradient;
@@ -255,7 +257,7 @@ void KERNEL_NAME(cpu_finish)(const struct device_matmul *op, const struct cpu_ti
         finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
         return;
     }
-    assert(op->activation <= MODEL_SIGMOID);
+    assert(op->activation <= MODEL_GELU_QUICK);
     switch (op->activation) {
     case MODEL_GELU_NEW:
         finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
@@ -274,6 +276,12 @@ void KERNEL_NAME(cpu_finish)(const struct device_matmul *op, const struct cpu_ti
         break;
     case MODEL_SIGMOID:
         finish_activation(op, tile, sums, stride, MODEL_SIGMOID);
+        break;
+    case MODEL_RELU2:
+        finish_activation(op, tile, sums, stride, MODEL_RELU2);
+        break;
+    case MODEL_GELU_QUICK:
+        finish_activation(op, tile, sums, stride, MODEL_GELU_QUICK);
         break;
     }
 }
@@ -310,6 +318,12 @@ VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, va
     case MODEL_SIGMOID:
         activate_piece(MODEL_SIGMOID, slope, y, x, n);
         break;
+    case MODEL_RELU2:
+        activate_piece(MODEL_RELU2, slope, y, x, n);
+        break;
+    case MODEL_GELU_QUICK:
+        activate_piece(MODEL_GELU_QUICK, slope, y, x, n);
+        break;
     }
 }
 
@@ -317,7 +331,7 @@ enum { PIECE = 1 << 14 };
 
 void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate *op)
 {
-    assert(op->activation <= MODEL_SIGMOID);
+    assert(op->activation <= MODEL_GELU_QUICK);
 #pragma omp parallel for num_threads(cpu_threads(dev, op->n)) schedule(static)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, false, (value *)op->y + i, (const value *)op->x + i,
@@ -326,7 +340,7 @@ void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate 
 
 void KERNEL_NAME(cpu_activate_backward)(struct device *dev, const struct device_activate *op)
 {
-    assert(op->activation <= MODEL_SIGMOID);
+    assert(op->activation <= MODEL_GELU_QUICK);
 #pragma omp parallel for num_threads(cpu_threads(dev, op->n)) schedule(static)
     for (size_t i = 0; i < op->n; i += PIECE)
         activate_any(op->activation, true, (value *)op->gradient + i, (const value *)op->x + i,

@@ -86,6 +86,7 @@ static double row_sum(const struct logits *of, float max)
     return sum;
 }
 
+/* For label smoothing: the mean of all logits. */
 static double row_total(const struct logits *of)
 {
     const size_t n = of->n;
@@ -112,6 +113,7 @@ static float add_labels(float sum, const struct device_cross_entropy *op, const 
                    (double)device_smoothed(op) * row_total(of));
 }
 
+/* A later chunk's sum is added to what came before, both at the larger of their maxima. */
 void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_entropy *op)
 {
 #pragma omp parallel for num_threads(cpu_threads(dev, op->m * op->n)) schedule(static)
@@ -188,6 +190,7 @@ void KERNEL_NAME(cpu_cross_entropy_gradient)(struct device *dev, const struct de
     }
 }
 
+/* log p of a text is minus the sum of its tokens' losses; tokens without a label have 0. */
 static double sum_losses(const double *losses, size_t n)
 {
     double sum = 0;

@@ -1,5 +1,8 @@
 /* Attention, forward and backward, as the patterns of operations that cuDNN recognises as fused attention.
- * Intermediate tensors are virtual, never in memory, except those that the caller provides. */
+ * Intermediate tensors are virtual, never in memory, except those that the caller provides.
+ *
+ * cuDNN recognises a pattern only in the form that its own frontend writes, down to operations that change nothing (a
+ * product with one, a copy to another type). So what looks redundant here is part of the pattern. */
 #include "device/cuda/dnn/graph.h"
 
 #include <float.h>
@@ -16,7 +19,8 @@ static size_t attention_row_of(const struct dnn_shape *s)
     return width_of(s) + 2 * width_of(s) / s->n_sharing;
 }
 
-/* (rows, n_heads, tokens, head width), or its transpose, of a buffer whose tokens are `stride` elements apart. */
+/* (rows, n_heads, tokens, head width), or its transpose, of a buffer whose tokens are `stride` elements apart.
+ * Queries, keys and values are columns of one array, so a token's stride is that of all three. */
 static void *add_heads(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, size_t n_heads, size_t stride,
                        bool transposed)
 {
@@ -321,6 +325,8 @@ float dnn_masked(const struct dnn_api *api)
     return api->version() < 91000 ? -FLT_MAX : -INFINITY;
 }
 
+/* By version and architecture: only ways whose results have the same bits each time, as tests on such devices have
+ * shown. */
 enum plan_attention dnn_backward_way(size_t version, int capability)
 {
     if (version >= 91801 && (capability == 100 || capability == 103))

@@ -102,7 +102,8 @@ static struct dnn_conv *conv_find(const struct cuda_dnn *dnn, const struct devic
     return NULL;
 }
 
-/* False if parts of a sum are added up, as many as the number of images lets fit. */
+/* False if parts of a sum are added up, as many as the number of images lets fit. A knob that this list lacks does
+ * not compile: its meaning must be known first. */
 static bool conv_is_whole(const struct dnn_choice *choices, int n)
 {
     for (int i = 0; i < n; i++)
@@ -127,7 +128,8 @@ static bool conv_is_whole(const struct dnn_choice *choices, int n)
     return true;
 }
 
-/* A plan for a single image by what was proposed for a block. */
+/* A plan for a single image by what was proposed for a block. The graph is built anew, as sizes are part of it;
+ * engine and knobs are the block's. */
 static void *make_alike(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op, int64_t engine,
                         const struct dnn_choice *choices, int n)
 {
@@ -164,6 +166,7 @@ static void make_of_images(const struct cuda_dnn *dnn, struct dnn_conv *block, s
     }
 }
 
+/* Sums over pixels may be divided here: a block has a fixed number of images, so they always are in the same way. */
 static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, const struct device_conv2d *op)
 {
     void *configs[DNN_MAX_CONFIGS];
@@ -175,6 +178,7 @@ static void make_of_weights(const struct cuda_dnn *dnn, struct dnn_conv *c, cons
         c->plan = dnn_plan_make(dnn, configs[i], workspace_of(&c->key));
 }
 
+/* Entered even if no plan is found: then nobody asks the library again. */
 static struct dnn_conv *conv_enter(struct cuda_dnn *dnn, const struct device_conv2d *op, enum conv2d_kind kind,
                                    size_t n_rows)
 {
@@ -260,6 +264,7 @@ static int conv_run_all(struct device *dev, const struct dnn_conv *block, const 
     return status;
 }
 
+/* The arrays that this direction reads and writes; the plans declare 16 bytes. */
 static bool conv_is_aligned(const struct device_conv2d *op, enum conv2d_kind kind)
 {
     uintptr_t addresses = 0;
@@ -362,7 +367,7 @@ static bool conv_prepare(struct device *dev, const struct device_conv2d *op)
 static const char *conv_cannot(const struct device *dev, uint32_t convolution)
 {
     if (dev->type != NUMBER_BF16)
-        return "cuDNN is not used in fp32";
+        return "cuDNN is used in bf16 alone";
     if (!dev->dnn)
         return "there is no host memory for cuDNN";
     if (dev->dnn->missing)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A library that is missing is no failure: `missing` says so where it matters, and our own kernels compute. */
 void cuda_dnn_open(struct device *dev)
 {
     struct cuda_dnn *dnn = calloc(1, sizeof *dnn);
@@ -46,6 +47,7 @@ static void forget_attention(const struct dnn_api *api, struct dnn_attention *a)
     *a = (struct dnn_attention){.query_lengths = NULL};
 }
 
+/* Plans belong to a job's shapes, so the next job's preparation begins here. */
 static void forget_attentions(struct cuda_dnn *dnn)
 {
     for (size_t i = 0; i < dnn->n_attentions; i++)
@@ -122,6 +124,7 @@ static int run_slice(const struct cuda_dnn *dnn, const struct dnn_attention *a, 
 
     dnn_give(&pack, DNN_Q, qkv + at_q), dnn_give(&pack, DNN_K, qkv + at_k), dnn_give(&pack, DNN_V, qkv + at_v);
     dnn_give(&pack, DNN_OUT, out), dnn_give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
+    /* Scalars are read when the plan is executed, before this function returns. */
     dnn_give(&pack, DNN_SCALE, &scale);
     if (!op->full || op->lengths)
         dnn_give(&pack, DNN_MASKED, &masked);
@@ -146,6 +149,7 @@ static size_t slice_at(size_t i, size_t n, size_t all)
     return i + n <= all ? i : all - n;
 }
 
+/* A share's last microbatch may have fewer rows than the plan: then row by row, by the plan of one. */
 static int dnn_run(const struct cuda_dnn *dnn, const struct dnn_attention *a, const struct direction *d,
                    const struct device_attention *op, cudaStream_t stream)
 {
@@ -161,7 +165,8 @@ static int dnn_run(const struct cuda_dnn *dnn, const struct dnn_attention *a, co
     return status;
 }
 
-/* Makes plans for the operation's rows and runs each once, on any content. NULL, or why not; *d is then empty. */
+/* Makes plans for the operation's rows and runs each once, on any content. NULL, or why not; *d is then empty. A
+ * plan that has run has compiled and loaded all that it needs. */
 static const char *dnn_prepare(struct device *dev, struct dnn_attention *a, struct direction *d, size_t n_rows,
                                size_t n_heads, enum plan_attention way)
 {
@@ -219,7 +224,7 @@ static bool dnn_is_aligned(const struct device_attention *op)
 static const char *dnn_cannot(const struct device *dev, const struct device_attention *op, enum plan_attention way)
 {
     if (dev->type != NUMBER_BF16)
-        return "cuDNN has none in fp32";
+        return "cuDNN is used in bf16 alone";
     if (!dev->dnn)
         return "there is no host memory for cuDNN";
     if (dev->dnn->missing)
@@ -253,6 +258,7 @@ static const char *not_planned(const struct device *dev, const struct device_att
                                                                               : "it has none for this shape";
 }
 
+/* The scratch was planned for one way (ways), so another one is never tried here. */
 static const char *prepare_backward(struct device *dev, struct dnn_attention *a, enum plan_attention way)
 {
     const struct plan_attention_sizes sizes = attention_sizes(&a->like);
@@ -350,6 +356,7 @@ static void dnn_tell(const struct device *dev, const struct device_attention *op
     }
 }
 
+/* Free memory before and after tells what the library took, which no call reports. */
 void cuda_dnn_prepare(struct device *dev, const struct device_attention *ops, const enum plan_attention *ways, size_t n,
                       char told[DEVICE_TOLD])
 {
@@ -397,6 +404,7 @@ enum plan_attention cuda_dnn_way(unsigned index)
     return find_library(index, &version, &capability) ? dnn_backward_way(version, capability) : PLAN_ATTENTION_OWN;
 }
 
+/* One number for all that bits of a convolution depend on: version, architecture and number of multiprocessors. */
 uint32_t cuda_dnn_convolution(unsigned index)
 {
     size_t version;

@@ -10,6 +10,7 @@
 
 enum { ANONYMOUS = 100 /* first id of virtual tensors */ };
 
+/* Every call passes once `status` is set, so a graph is written without a check at each line. */
 static void *graph_create(struct dnn_graph *g, enum dnn_descriptor kind)
 {
     void *descriptor = NULL;

@@ -1,3 +1,6 @@
+/* A plan that is missing or too large is no failure: the caller then uses our own kernels. That choice is made before
+ * anything runs. Once the library has begun, its output may be half written, so a failure is the device's: dnn_note
+ * marks it, and the next sync reports it. */
 #include "device/cuda/dnn/plan.h"
 
 #include <stdio.h>

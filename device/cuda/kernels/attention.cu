@@ -6,14 +6,16 @@
  * another. Blocks with the most keys come first in each head. With a window or documents, tiles that no query of the
  * block sees are left out. Keys and values may be in another array than queries (cross attention). */
 #include "device/cuda/kernels/attention_bias.cuh"
+#include "device/cuda/kernels/attention_plain.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP };
 
 /* A warp has M times 16 queries. With 32, each right factor that it loads from shared memory serves two products, as
- * otherwise that memory, not the tensor cores, would be the limit; outputs of 256 columns leave registers for 16. Keys of a
- * tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and heads of 128 it
- * would take 192, which leaves too few for factors and addresses. Shared memory: a tile of queries, and two stages of a tile
- * of keys and one of values: 64 KiB for heads of 128, 96 KiB for those of 256, so that two blocks fit a processor of 9.0. */
+ * otherwise that memory, not the tensor cores, would be the limit; outputs of 256 columns leave registers for 16. Keys
+ * of a tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and heads of
+ * 128 it would take 192, which leaves too few for factors and addresses. Shared memory: a tile of queries, and two
+ * stages of a tile of keys and one of values: 64 KiB for heads of 128, 96 KiB for those of 256, so that two blocks fit
+ * a processor of 9.0. */
 template <int HEAD> struct plan {
     enum { M = HEAD > 128 ? 1 : 2, QUERIES = WARPS * M * 16, KEYS = HEAD > 64 ? 32 : 64 };
 };
@@ -138,8 +140,8 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; without dropout 248
- * are too few for some. */
+/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill; without dropout
+ * 248 are too few for some. */
 template <typename T, int HEAD, bool DROPS, reach R>
 __global__ void __maxnreg__(!DROPS ? 250 : 248) attend(const attention a)
 {
@@ -227,9 +229,10 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
     const unsigned head = blockIdx.x / n_columns / n_tiles;
     const int n_keys = keys_of<K>(a, head), begin = K == ANY ? first_seen_of_any(a, head, query) / PLAIN * PLAIN : 0;
-    const int end = !is_full<K>(a)   ? query + 1
-                    : a.op.positions ? documents_end<PLAIN>(a, head, begin, query + PLAIN - 1)
-                                     : n_keys;
+    const int row_end = !is_full<K>(a)   ? query + 1
+                        : a.op.positions ? documents_end<PLAIN>(a, head, begin, query + PLAIN - 1)
+                                         : n_keys;
+    const int end = K == ANY && a.is_local ? min(row_end, query + PLAIN - 1 + a.window) : row_end;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
@@ -245,8 +248,12 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
+                if (K == ANY)
+                    p[i][j] = capped(a, p[i][j]);
                 if (K == ANY && a.op.bias)
                     p[i][j] += bias_of(a, head, key + plain_column() + j - at);
+                if (K == ANY && a.alibi)
+                    p[i][j] += alibi_of(a, head, key + plain_column() + j - at);
                 p[i][j] = is_seen<K>(a, head, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
                 top = fmaxf(top, p[i][j]);
             }

@@ -1,7 +1,7 @@
-/* device/cuda/kernels/attention.cuh - shared by attention's passes: views, dropout, and two kinds of tiles.
+/* device/cuda/kernels/attention.cuh - shared by attention's passes: views, dropout, and tiles of 16 bits.
  *
- * Tiles of 16-bit values lie in shared memory for the tensor cores (fragment.cuh): fast, for some head widths. Tiles of fp32 are
- * staged a few columns at a time: for any head width, number type and address. */
+ * Tiles of 16-bit values lie in shared memory for the tensor cores (fragment.cuh): fast, for some head widths. Those of
+ * attention_plain.cuh are for any. */
 #ifndef DEVICE_CUDA_KERNELS_ATTENTION_CUH
 #define DEVICE_CUDA_KERNELS_ATTENTION_CUH
 
@@ -23,7 +23,10 @@ struct attention {
     size_t kv_width;           /* columns of keys, or values */
     size_t stride, key_stride; /* from one row of queries, or of keys, to the next */
     int n_keys;                /* keys of each row, also those that do not count */
-    int window;                /* keys that a query sees at most, unless `full` */
+    int window;                /* keys that a query sees at most; in a local row, to each side */
+    bool is_local;             /* `full`, with a window on both sides */
+    float cap;                 /* bound of scores before they are scaled; 0: none */
+    unsigned alibi;            /* device_alibi_whole; 0: no ALiBi */
     float to_log2;             /* score * to_log2 is the exponent of 2 */
     uint32_t threshold;        /* dropout keeps a word >= threshold */
     float kept_scale;          /* 1/(1-p) */
@@ -31,7 +34,7 @@ struct attention {
     float *log2_sum;           /* scratch, (n_rows, n_heads, n_tokens): log_sum_exp in powers of 2 */
     /* Scratch, (n_rows, n_heads, tiles of queries, buckets.n): sums of the bias's gradient. */
     float *bias_sums;
-    float to_score; /* a bias times this is added to a score before it is scaled */
+    float to_score; /* a bias, or ALiBi's term, times this is added to a score before it is scaled */
 };
 
 inline attention attention_of(const struct device_attention *op)
@@ -52,6 +55,9 @@ inline attention attention_of(const struct device_attention *op)
     a.key_stride = a.key_column + 2 * a.kv_width;
     a.stride = op->kv ? op->width : a.key_stride;
     a.window = (int)device_window(op->window, op->n_tokens);
+    a.is_local = device_attention_is_local(op);
+    a.cap = op->cap / op->scale;
+    a.alibi = op->alibi ? device_alibi_whole(op->n_heads) : 0;
     a.to_log2 = (float)((double)op->scale * LOG2_E);
     a.threshold = random_threshold(op->dropout.p);
     a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
@@ -62,7 +68,8 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* fp16 has fewer kernels: fast ones for the simple cases of attention_tile, and plain ones for all that attention may be. */
+/* fp16 has fewer kernels: fast ones for the simple cases of attention_tile, and plain ones for all that attention may
+ * be. */
 template <typename T> constexpr bool has_few = std::is_same_v<T, fp16>;
 
 /* attention_tile; also 0 where an address is no multiple of 16 bytes, which no plan gives. */
@@ -81,9 +88,9 @@ inline dim3 blocks_of(const attention &a, enum attention_kernel kernel, size_t t
     return dim3((unsigned)attention_blocks(&a.op, kernel, tile));
 }
 
-/* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of its
- * document. Of a full row: those that count. With a bias: all of a causal or a full row, which `full` tells at run time.
- * Fast kernels are compiled for each. */
+/* Which keys a query sees. Of a causal row, of those up to its own: all; the last `window` of them; of these, those of
+ * its document. Of a full row: those that count. With a bias: all of a causal or a full row, which `full` tells at run
+ * time. Fast kernels are compiled for each. */
 enum reach { REACH_ALL, REACH_WINDOW, REACH_DOCUMENT, REACH_FULL, REACH_BIASED };
 
 inline reach reach_of(const attention &a)
@@ -103,8 +110,9 @@ template <reach R> __device__ inline bool sees_all(const attention &a)
     return R == REACH_FULL || (R == REACH_BIASED && a.op.full);
 }
 
-/* True if a fast kernel drops probabilities. With a bias one kernel serves both cases. In full rows the same branch, which
- * is always taken, keeps ptxas from mixing the drawing of words with the products: that takes more registers than there are. */
+/* True if a fast kernel drops probabilities. With a bias one kernel serves both cases. In full rows the same branch,
+ * which is always taken, keeps ptxas from mixing the drawing of words with the products: that takes more registers than
+ * there are. */
 template <bool DROPS, reach R> __device__ inline bool drops_any(const attention &a)
 {
     return DROPS && ((R != REACH_BIASED && R != REACH_FULL) || a.op.dropout.p > 0);
@@ -119,13 +127,13 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without window, documents, bias and shared keys; or any attention, which
- * leaves fewer registers. */
+/* Kinds that plain kernels are compiled for: causal without window, documents, bias, cap, ALiBi and shared keys; or
+ * any attention, which leaves fewer registers. */
 enum kind { OWN_CAUSAL, ANY };
 
 inline kind kind_of(const attention &a)
 {
-    return a.group > 1 || reach_of(a) != REACH_ALL ? ANY : OWN_CAUSAL;
+    return a.group > 1 || a.cap > 0 || a.alibi || reach_of(a) != REACH_ALL ? ANY : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
@@ -182,10 +190,13 @@ template <reach R> __device__ inline int first_seen(const attention &a, unsigned
     return R == REACH_DOCUMENT ? max(first, document_of(a, head, query)) : first;
 }
 
-/* For all that attention may be. */
+/* For all that attention may be. In local rows those beyond the row's length see its last key, as nothing would be left
+ * of a softmax over none. */
 __device__ inline int first_seen_of_any(const attention &a, unsigned head, int query)
 {
-    const int first = a.op.full ? 0 : first_in_window(a, query);
+    const int first = a.is_local  ? min(first_in_window(a, query), keys_of<ANY>(a, head) - 1)
+                      : a.op.full ? 0
+                                  : first_in_window(a, query);
 
     return a.op.positions ? max(first, document_of(a, head, query)) : first;
 }
@@ -213,8 +224,12 @@ template <kind K> __device__ inline bool is_seen(const attention &a, unsigned he
 {
     if (K == ANY && a.op.positions) {
         const bool is_near = a.op.full ? key < n_keys : key <= query && key + a.window > query;
+        if (a.is_local && abs(query - key) >= a.window)
+            return false;
         return is_near && document_of(a, head, key) == document_of(a, head, query);
     }
+    if (K == ANY && a.is_local)
+        return key < n_keys && key < query + a.window && key >= min(first_in_window(a, query), n_keys - 1);
     if (is_full<K>(a))
         return key < n_keys;
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);
@@ -227,6 +242,25 @@ cudaError_t attention_of_chosen(const struct cuda_queue *q, const attention &a);
 __device__ inline float bias_of(const attention &a, unsigned head, int ahead)
 {
     return a.op.bias[bucket_of(&a.op.buckets, ahead) * a.n_heads + head % a.n_heads] * a.to_score;
+}
+
+/* The same of ALiBi. */
+__device__ inline float alibi_of(const attention &a, unsigned head, int ahead)
+{
+    return alibi_slope(a.alibi, head % a.n_heads) * a.to_score * (float)ahead;
+}
+
+/* A score, before it is scaled, with the cap if there is one; and the derivative there, from what this gave. */
+__device__ inline float capped(const attention &a, float score)
+{
+    return a.cap > 0 ? a.cap * tanhf(score / a.cap) : score;
+}
+
+__device__ inline float cap_slope(const attention &a, float capped)
+{
+    const float part = capped / a.cap;
+
+    return a.cap > 0 ? 1 - part * part : 1;
 }
 
 /* One head's part of out or its gradient. */
@@ -286,8 +320,8 @@ __device__ inline uint32_t draw_quads(const attention &a, unsigned head, int row
 }
 
 /* is_kept for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
- * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. queries: those of the columns;
- * NULL: the columns themselves. */
+ * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. queries: those of the
+ * columns; NULL: the columns themselves. */
 template <bool OF_KEYS, int N>
 __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column, const int *queries = nullptr)
 {
@@ -331,8 +365,8 @@ template <int HEAD, int THREADS> struct tile_share {
     {
         return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
     }
-    /* Begins to copy ROWS rows; zeros from n_rows, and from column head_width on. Returns the address of the share of the
-     * rows behind them. */
+    /* Begins to copy ROWS rows; zeros from n_rows, and from column head_width on. Returns the address of the share of
+     * the rows behind them. */
     template <int ROWS, typename T>
     static __device__ inline const T *fetch(shared_address tile, const T *source, size_t stride, int n_rows,
                                             int head_width)
@@ -439,145 +473,6 @@ __device__ inline void tile_store(const float (*sums)[4], const float scale[2], 
         if (first + i / EIGHTS < to.n && i % EIGHTS * 8 < a.head_width)
             *(uint4 *)(to.first + (size_t)(first + i / EIGHTS) * to.stride + i % EIGHTS * 8) =
                 *(const uint4 *)(tile + tile_at<HEAD>(row + i / EIGHTS, i % EIGHTS));
-}
-
-/* ---- tiles of fp32 for any head ---- */
-
-/* 64 x 64 sums by 256 threads: 4 x 4 each, rows and columns from plain_row(), plain_column() on. */
-enum { PLAIN = 64, PLAIN_STEP = 16, PLAIN_THREADS = 256, PLAIN_ROW = PLAIN + 4 };
-
-/* Shared memory: a few columns, or rows, of two factors; a tile with its columns as rows. */
-struct plain_room {
-    float left[PLAIN_STEP][PLAIN_ROW], right[PLAIN_STEP][PLAIN_ROW], tile[PLAIN][PLAIN_ROW];
-    float by_bucket[DEVICE_BUCKETS]; /* a bias's gradient */
-};
-
-__device__ inline int plain_row()
-{
-    return (int)threadIdx.x / 16 * 4;
-}
-
-__device__ inline int plain_column()
-{
-    return (int)threadIdx.x % 16 * 4;
-}
-
-__device__ inline void plain_zero(float sums[4][4])
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        sums[i / 4][i % 4] = 0;
-}
-
-/* sums += left^T right, each PLAIN_STEP rows of PLAIN. */
-__device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAIN_ROW], const float (*right)[PLAIN_ROW])
-{
-#pragma unroll
-    for (int s = 0; s < PLAIN_STEP; s++) {
-        const float4 a = *(const float4 *)&left[s][plain_row()], b = *(const float4 *)&right[s][plain_column()];
-        const float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
-    }
-}
-
-/* Rows of a view, in some order: number i < n of them is the view's row at(i). These are all, as they come. */
-struct plain_rows {
-    int n;
-
-    __device__ int at(int i) const
-    {
-        return i;
-    }
-};
-
-/* PLAIN rows of queries, or of keys, from `row` on of a head, columns from `column` on, as the rows of room; zeros
- * beyond the end. */
-template <typename R, typename T>
-__device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, const R &rows,
-                                           int row, int column)
-{
-    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
-        const int r = row + i / PLAIN_STEP, c = column + i % PLAIN_STEP;
-        const bool there = r < rows.n && c < a.head_width;
-        room[i % PLAIN_STEP][i / PLAIN_STEP] = there ? to_float(x.first[rows.at(r) * x.stride + c]) : 0;
-    }
-}
-
-/* PLAIN_STEP rows from `row` on, PLAIN columns from `column` on. */
-template <typename R, typename T>
-__device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, const R &rows,
-                                        int row, int column)
-{
-    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
-        const int r = row + i / PLAIN, c = column + i % PLAIN;
-        const bool there = r < rows.n && c < a.head_width;
-        room[i / PLAIN][i % PLAIN] = there ? to_float(x.first[rows.at(r) * x.stride + c]) : 0;
-    }
-}
-
-/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head; rows: y's, all of them unless they
- * are given. */
-template <typename T, typename R>
-__device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
-                                      view<const T> y, int column, const R &rows)
-{
-    plain_zero(sums);
-    for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
-        __syncthreads();
-        plain_stage_columns(room->left, a, x, plain_rows{x.n}, row, step);
-        plain_stage_columns(room->right, a, y, rows, column, step);
-        __syncthreads();
-        plain_multiply(sums, room->left, room->right);
-    }
-}
-
-template <typename T>
-__device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
-                                      view<const T> y, int column)
-{
-    plain_products(sums, room, a, x, row, y, column, plain_rows{y.n});
-}
-
-/* sums += tile y: y's rows, queries or keys, from `row` on, columns from `column` on. Each thread passes the part of
- * the tile that it holds. */
-template <typename T, typename R>
-__device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
-                                 view<const T> y, int row, int column, const R &rows)
-{
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
-    for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
-        __syncthreads();
-        plain_stage_rows(room->right, a, y, rows, row + step, column);
-        __syncthreads();
-        plain_multiply(sums, room->tile + step, room->right);
-    }
-}
-
-template <typename T>
-__device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
-                                 view<const T> y, int row, int column)
-{
-    plain_add(sums, room, a, tile, y, row, column, plain_rows{y.n});
-}
-
-/* Rows from `row` on, columns from `column` on = sums * scale[i]. */
-template <typename T>
-__device__ inline void plain_store(view<T> to, const attention &a, int row, int column, const float sums[4][4],
-                                   const float scale[4])
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const int r = row + plain_row() + i / 4, c = column + plain_column() + i % 4;
-        if (r < to.n && c < a.head_width)
-            set(&to.first[r * to.stride + c], sums[i / 4][i % 4] * scale[i / 4]);
-    }
 }
 
 #endif

@@ -11,6 +11,7 @@
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
  * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
 #include "device/cuda/kernels/attention_bias.cuh"
+#include "device/cuda/kernels/attention_plain.cuh"
 #include "device/cuda/kernels/pack.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
@@ -35,15 +36,16 @@ template <int HEAD, sought S, reach R> struct plan {
     };
 };
 
-/* Shared memory: held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB with all that
- * follows, which fits a block of any device from 8.6 on. */
+/* Shared memory: held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB with all
+ * that follows, which fits a block of any device from 8.6 on. */
 template <int HEAD, sought S, reach R> struct room {
     enum { COMING = plan<HEAD, S, R>::COMING };
     unsigned char held[plan<HEAD, S, R>::HELD][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
     float numbers[2][2][COMING]; /* coming queries' log2_sum and delta */
 };
 
-/* With a bias it is followed by the bias by distance and, as the kernel of queries sums its gradient, each warp's sums. */
+/* With a bias it is followed by the bias by distance and, as the kernel of queries sums its gradient, each warp's
+ * sums. */
 template <int HEAD, sought S, reach R> struct biased {
     enum { COMING = plan<HEAD, S, R>::COMING, SUMS = S == SEEKS_QUERIES };
     typedef bias_table<16, COMING> table;
@@ -57,8 +59,8 @@ template <int HEAD, sought S, reach R> struct biased {
 
 enum { PREPARE_GROUP = 8, PREPARE_THREADS = 256 };
 
-/* delta and log2_sum: one group of threads per query and head. A thread sums whole packs, also where it must read them value
- * by value, so that the bits are the same wherever arrays begin. */
+/* delta and log2_sum: one group of threads per query and head. A thread sums whole packs, also where it must read them
+ * value by value, so that the bits are the same wherever arrays begin. */
 template <typename T, int V> __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const attention a)
 {
     const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
@@ -344,11 +346,13 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
     const unsigned group = OF_KEYS && K != OWN_CAUSAL ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
     const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
-    const bool is_whole = K == OWN_CAUSAL || is_full<K>(a); /* without a window */
+    const bool is_whole =
+        K == OWN_CAUSAL || (is_full<K>(a) && !(a.is_local && !a.op.lengths)); /* no window ends them */
+    const int near_end = K == ANY && a.is_local ? min(n_keys, first + PLAIN - 1 + a.window) : n_keys;
     const int seen = K == ANY ? first_seen_of_any(a, from, first) / PLAIN * PLAIN : 0;
     const int begin = OF_KEYS && !is_full<K>(a) ? first : seen;
     const int row_end = OF_KEYS         ? (is_whole ? a.n_tokens : queries_end(a, first, PLAIN))
-                        : is_full<K>(a) ? n_keys
+                        : is_full<K>(a) ? near_end
                                         : first + 1;
     const int end =
         K == ANY && a.op.positions ? min(row_end, documents_end<PLAIN>(a, from, begin, first + PLAIN - 1)) : row_end;
@@ -374,13 +378,20 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
                 const size_t number = (size_t)head * a.n_tokens + query;
                 const bool takes_part = is_seen<K>(a, head, query, key, n_keys) && query < a.n_tokens;
+                float slope = 1;
+                if (K == ANY) {
+                    p[i / 4][i % 4] = capped(a, p[i / 4][i % 4]);
+                    slope = cap_slope(a, p[i / 4][i % 4]);
+                }
                 if (K == ANY && a.op.bias)
                     p[i / 4][i % 4] += bias_of(a, head, key - query);
+                if (K == ANY && a.alibi)
+                    p[i / 4][i % 4] += alibi_of(a, head, key - query);
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
                 const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
-                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
+                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) * slope : 0;
             }
             if (sums_bias)
                 add_bias_gradient(room, a, g, other, first);
@@ -429,8 +440,8 @@ template <typename T> static cudaError_t launch_prepare(const struct cuda_queue 
                   dim3((unsigned)pieces(n * PREPARE_GROUP, PREPARE_THREADS)), PREPARE_THREADS, 0, q->stream, a);
 }
 
-/* For keys of wide heads, ptxas has too few registers for a window or documents but in the kernel for groups, and there for
- * dropout. */
+/* For keys of wide heads, ptxas has too few registers for a window or documents but in the kernel for groups, and there
+ * for dropout. */
 template <typename T, int HEAD, sought S, reach R> static auto fast_kernel(const attention &a)
 {
     constexpr bool HOLDS_KEYS = S != SEEKS_QUERIES, SLIDES = R == REACH_WINDOW || R == REACH_DOCUMENT;

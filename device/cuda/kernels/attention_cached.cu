@@ -18,6 +18,8 @@ struct cached {
     struct device_attention_cached op;
     size_t head_width, group, kv_width, stride; /* as in attention.cuh */
     float to_log2;
+    float cap;                    /* bound of scores as exponents of 2; 0: none */
+    unsigned alibi;               /* device_alibi_whole; 0: no ALiBi */
     size_t window;                /* keys that a query sees at most */
     size_t first_chunk, n_chunks; /* the chunks that any query sees */
     float *partial; /* (n_tokens, n_heads, n_chunks, head_width + 2): out, maximum, sum; NULL: blocks merge */
@@ -147,13 +149,23 @@ __device__ inline bool sees_chunk(const cached &c, int query)
     return query >= 0 && query - (CHUNK - 1) < (int)c.window;
 }
 
-/* Adds the bias to the scores of all keys, also of unseen ones. at: of the first query, counted from the chunk's first
- * key. A thread has the same scores here and in exponentiate(). */
-template <int N> __device__ inline void add_bias(const cached &c, room<N> *room, size_t head, int at)
+/* Bounds the scores of all keys, or adds the bias or ALiBi's term to them, also of unseen ones. at: of the first query,
+ * counted from the chunk's first key. A thread has the same scores here and in exponentiate(). */
+template <int N> __device__ inline void change_scores(const cached &c, room<N> *room, size_t head, int at)
 {
+    const float slope = c.alibi ? alibi_slope(c.alibi, (unsigned)head) * (float)LOG2_E : 0;
+
     for (int query = (int)threadIdx.x / WARP; query < N; query += WARPS)
         for (int key = (int)threadIdx.x % WARP; key < CHUNK; key += WARP) {
             float *score = &room->scores[query][key];
+            if (c.cap > 0) {
+                *score = c.cap * tanhf(*score / c.cap);
+                continue;
+            }
+            if (c.alibi) {
+                *score = fmaf(slope, (float)(key - at - query), *score);
+                continue;
+            }
             *score = fmaf(c.op.bias[bucket_of(&c.op.buckets, key - at - query) * c.op.n_heads + head], (float)LOG2_E,
                           *score);
         }
@@ -219,9 +231,9 @@ __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t
     }
 }
 
-/* N queries of a head: one chunk for the merging kernel, or all of them. A kernel for calls with a bias and
- * without would take up to 208 registers a thread for both; without one, 168 are enough. */
-template <typename T, int V, int N, bool BIASED> __global__ void __launch_bounds__(THREADS, 1) attend(const cached c)
+/* N queries of a head: one chunk for the merging kernel, or all of them. A kernel for calls with a bias, a cap or
+ * ALiBi and without would take up to 208 registers a thread for both; without, 168 are enough. */
+template <typename T, int V, int N, bool CHANGES> __global__ void __launch_bounds__(THREADS, 1) attend(const cached c)
 {
     const bool splits = c.partial != NULL;
     const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
@@ -253,8 +265,8 @@ template <typename T, int V, int N, bool BIASED> __global__ void __launch_bounds
         __syncthreads();
         score<T, V, N>(c, &room, of_keys, first, n);
         __syncthreads();
-        if (BIASED)
-            add_bias<N>(c, &room, head, at_first);
+        if (CHANGES)
+            change_scores<N>(c, &room, head, at_first);
         exponentiate<N>(c, &room, at_first);
         __syncthreads();
         weigh<T, V, N>(c, &room, of_keys, first, at_first, n, [&](int of, size_t at, float x) {
@@ -312,7 +324,7 @@ template <typename T, int V, int N> static cudaError_t launch_attend(const struc
 {
     const size_t shared = room<N>::bytes(c.head_width), groups = (c.op.n_tokens + N - 1) / N;
     const size_t blocks = groups * c.op.n_heads * (c.partial ? c.n_chunks : 1);
-    const auto kernel = c.op.bias ? attend<T, V, N, true> : attend<T, V, N, false>;
+    const auto kernel = c.op.bias || c.cap > 0 || c.alibi ? attend<T, V, N, true> : attend<T, V, N, false>;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
@@ -351,6 +363,8 @@ extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const s
     c.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     c.stride = op->width + 2 * c.kv_width;
     c.to_log2 = (float)((double)op->scale * LOG2_E);
+    c.cap = (float)((double)op->cap * LOG2_E);
+    c.alibi = op->alibi ? device_alibi_whole(op->n_heads) : 0;
     c.window = device_window(op->window, op->first + op->n_tokens);
     c.first_chunk = first_chunk(op->first, c.window);
     c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;

@@ -2,10 +2,10 @@
  *
  * As the kernel of keys in attention_backward.cu, but a block runs over a list of queries: each coming tile is the next
  * ones of the list, whose rows are copied from wherever they are. So of its four products as much is left as there are
- * queries. Lists ascend: those that a tile of keys is not seen by are a prefix and a suffix, which are skipped. Within a
- * tile each query brings the range of keys that it sees; with it one kernel serves causal and full rows, windows and
+ * queries. Lists ascend: those that a tile of keys is not seen by are a prefix and a suffix, which are skipped. Within
+ * a tile each query brings the range of keys that it sees; with it one kernel serves causal and full rows, windows and
  * documents. A query's weight multiplies its probabilities and gradients of scores once these are known. */
-#include "device/cuda/kernels/attention.cuh"
+#include "device/cuda/kernels/attention_plain.cuh"
 
 #include <assert.h>
 
@@ -118,8 +118,8 @@ __device__ inline void fetch(room<HEAD, COMING> *room, int stage, const attentio
     copy_commit();
 }
 
-/* From scores and g: p and s, times the query's weight; as softmax_backward of attention_backward.cu. Rows are keys from
- * `key` on of the warp. */
+/* From scores and g: p and s, times the query's weight; as softmax_backward of attention_backward.cu. Rows are keys
+ * from `key` on of the warp. */
 template <bool DROPS, int COMING>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4], const brought<COMING> &of,
                                         int key, uint32_t kept)
@@ -247,14 +247,18 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_chosen_plain(const at
                 const int query = there ? list.query(number) : 0;
                 const size_t of = (size_t)head * a.n_tokens + query;
                 const bool takes_part = there && is_seen<ANY>(a, head, query, key, n_keys);
+                p[i / 4][i % 4] = capped(a, p[i / 4][i % 4]);
+                const float slope = cap_slope(a, p[i / 4][i % 4]);
                 if (a.op.bias)
                     p[i / 4][i % 4] += bias_of(a, head, key - query);
+                if (a.alibi)
+                    p[i / 4][i % 4] += alibi_of(a, head, key - query);
                 const float weight = takes_part ? list.weights[number] : 0;
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[of]) * weight : 0;
                 const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
-                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[of]) : 0;
+                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[of]) * slope : 0;
             }
             plain_add(sums[0], room, a, g, queries, at, column, rows);
             plain_add(sums[1], room, a, p, gradients, at, column, rows);

@@ -1,4 +1,4 @@
-/* device/cuda/kernels/buckets.cuh - the bucket of a distance, for attention with a bias. */
+/* device/cuda/kernels/buckets.cuh - what a distance adds to a score: a bias's bucket, ALiBi's slope. */
 #ifndef DEVICE_CUDA_KERNELS_BUCKETS_CUH
 #define DEVICE_CUDA_KERNELS_BUCKETS_CUH
 
@@ -19,6 +19,14 @@ __device__ inline int bucket_of(const struct device_buckets *buckets, int ahead)
             high = middle;
     }
     return (int)(low + (upper ? half : 0));
+}
+
+/* ALiBi's slope of a head. n: device_alibi_whole. */
+__device__ inline float alibi_slope(unsigned n, unsigned head)
+{
+    const float power = head < n ? 8 * (float)(head + 1) : 4 * (float)(2 * (head - n) + 1);
+
+    return exp2f(-power / (float)n);
 }
 
 #endif

@@ -118,6 +118,12 @@ static __device__ inline float silu_exponential(float x)
     return exp2f(fminf(120, x * -1.44269504f));
 }
 
+/* exp(-1.702 x), kept finite, for x * sigmoid(1.702 x). */
+static __device__ inline float gelu_quick_exponential(float x)
+{
+    return exp2f(fminf(120, x * -2.45546696f));
+}
+
 template <enum model_activation A> static __device__ inline float activation(float x)
 {
     float density;
@@ -128,8 +134,12 @@ template <enum model_activation A> static __device__ inline float activation(flo
         return x * normal(x, &density);
     if (A == MODEL_SILU)
         return __fdividef(x, 1 + silu_exponential(x));
+    if (A == MODEL_GELU_QUICK)
+        return __fdividef(x, 1 + gelu_quick_exponential(x));
     if (A == MODEL_TANH)
         return tanhf(x);
+    if (A == MODEL_RELU2)
+        return x < 0 ? 0 : x * x;
     if (A == MODEL_SIGMOID)
         return x != x ? x : __fdividef(1, 1 + silu_exponential(x)); /* a NaN stays */
     return x < 0 ? 0 : x;                                           /* a NaN stays */
@@ -155,6 +165,12 @@ template <enum model_activation A> static __device__ inline float activation_gra
         const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
         return x != x ? x : s * (e * s);
     }
+    if (A == MODEL_GELU_QUICK) {
+        const float e = gelu_quick_exponential(x), s = __fdividef(1, 1 + e);
+        return s + 1.702f * x * s * (e * s);
+    }
+    if (A == MODEL_RELU2)
+        return x < 0 ? 0 : 2 * x;
     if (A == MODEL_TANH) {
         const float t = tanhf(x);
         return 1 - t * t;
@@ -253,6 +269,10 @@ static cudaError_t activate(const struct cuda_queue *q, void *c, const void *pre
         return run_activation<T, activated<MODEL_TANH>::rows>(q, c, pre, stride, m, n);
     case MODEL_SIGMOID:
         return run_activation<T, activated<MODEL_SIGMOID>::rows>(q, c, pre, stride, m, n);
+    case MODEL_RELU2:
+        return run_activation<T, activated<MODEL_RELU2>::rows>(q, c, pre, stride, m, n);
+    case MODEL_GELU_QUICK:
+        return run_activation<T, activated<MODEL_GELU_QUICK>::rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -289,6 +309,10 @@ static cudaError_t multiply_gradient(const struct cuda_queue *q, void *c, const 
         return run_gradient<T, MODEL_TANH>(q, c, pre, stride, m, n, sums);
     case MODEL_SIGMOID:
         return run_gradient<T, MODEL_SIGMOID>(q, c, pre, stride, m, n, sums);
+    case MODEL_RELU2:
+        return run_gradient<T, MODEL_RELU2>(q, c, pre, stride, m, n, sums);
+    case MODEL_GELU_QUICK:
+        return run_gradient<T, MODEL_GELU_QUICK>(q, c, pre, stride, m, n, sums);
     }
     return cudaErrorInvalidValue;
 }
@@ -490,6 +514,10 @@ static cudaError_t glu_either(const struct cuda_queue *q, const struct device_gl
         return glu_of<T, MODEL_TANH>(q, op, is_backward);
     case MODEL_SIGMOID:
         return glu_of<T, MODEL_SIGMOID>(q, op, is_backward);
+    case MODEL_RELU2:
+        return glu_of<T, MODEL_RELU2>(q, op, is_backward);
+    case MODEL_GELU_QUICK:
+        return glu_of<T, MODEL_GELU_QUICK>(q, op, is_backward);
     }
     return cudaErrorInvalidValue;
 }
@@ -502,6 +530,42 @@ cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op)
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op)
 {
     return TYPED(q, glu_either)(q, op, true);
+}
+
+/* ---- columns in another order: 2 values per element ---- */
+
+template <typename T, int V> struct regrouped {
+    T *y;
+    const T *x;
+    size_t n_groups, n_parts, n; /* columns of a piece */
+
+    typedef pack<T, V> operands;
+
+    __device__ operands load_at(size_t row, size_t column) const
+    {
+        const size_t piece = column / n, part = piece / n_groups, group = piece % n_groups;
+
+        return load<V>(x + (row * n_groups * n_parts + group * n_parts + part) * n + column % n);
+    }
+
+    __device__ void store_at(const operands &held, size_t row, size_t column) const
+    {
+        store(y + row * n_groups * n_parts * n + column, held);
+    }
+};
+
+template <typename T> static cudaError_t regroup(const struct cuda_queue *q, const struct device_regroup *op)
+{
+    const regrouped<T, whole<T>::V> packs = {(T *)op->y, (const T *)op->x, op->n_groups, op->n_parts, op->n};
+    const regrouped<T, 1> elements = {packs.y, packs.x, op->n_groups, op->n_parts, op->n};
+    const bool are_whole = is_whole(packs.y, op->n) && is_whole(packs.x, op->n);
+
+    return run_either<T, regrouped>(q, are_whole, packs, elements, op->m, op->n_groups * op->n_parts * op->n);
+}
+
+cudaError_t cuda_regroup(const struct cuda_queue *q, const struct device_regroup *op)
+{
+    return TYPED(q, regroup)(q, op);
 }
 
 /* ---- dropout: 2 or 3 values per element, and a quarter of a Philox block ---- */

@@ -51,8 +51,11 @@ struct cuda_queue {
     X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
+    X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(xielu, device_xielu)                                                                                             \
+    X(xielu_backward, device_xielu)                                                                                    \
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \

@@ -1,8 +1,8 @@
-/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values per element, of a sum 4, or 3
- * if it is not stored.
+/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values per element, of a sum 4,
+ * or 3 if it is not stored.
  *
- * A team of threads has a row at a time, in registers if it fits them (teams.cuh). Weight and bias stay in the first-level
- * cache. */
+ * A team of threads has a row at a time, in registers if it fits them (teams.cuh). Weight and bias stay in the
+ * first-level cache. */
 
 #include "device/cuda/kernels/dropout.cuh"
 #include "device/cuda/kernels/sum_rows.cuh"
@@ -18,7 +18,7 @@ template <typename T> struct norm_arrays {
     size_t n, stride;
     float epsilon;
     bool centred;   /* about the mean; RMS norm is about 0 */
-    bool offset;    /* the factor is 1 + weight */
+    bool offset;    /* the factor is 1 + weight, which is 0 where there is none */
     unsigned lanes; /* of a group */
 };
 
@@ -126,7 +126,8 @@ static __device__ inline struct row_statistics statistics_of(ROW *row, TEAM *tea
     return {near + off, 1 / sqrtf(fmaxf(difference[1] / n - off * off, 0) + op.epsilon)};
 }
 
-template <typename T, int V, typename TEAM, typename ROW>
+/* WEIGHED: there is a weight. Asked for each value, that would spill registers. */
+template <typename T, int V, typename TEAM, typename ROW, bool WEIGHED>
 static __global__ void __launch_bounds__(NORM_THREADS)
     norm_rows(struct norm_arrays<T> op, const typename ROW::source from)
 {
@@ -143,10 +144,11 @@ static __global__ void __launch_bounds__(NORM_THREADS)
         if (team.thread() == 0 && i < op.m)
             store_wide(op.statistics + 2 * (size_t)i, {of.mean, of.inverse});
         row.each([&](const auto &x, unsigned column, int) {
-            const pack<T, V> weight = load<V>(op.weight + column);
-            pack<T, V> bias = {};
+            pack<T, V> weight = {}, bias = {};
             float y[V];
 
+            if constexpr (WEIGHED)
+                weight = load<V>(op.weight + column);
             if (op.bias)
                 bias = load<V>(op.bias + column);
 #pragma unroll
@@ -165,15 +167,21 @@ static unsigned heads_of(const struct device_norm *op)
     return (unsigned)(op->m * device_norm_heads(op));
 }
 
+template <typename T, int V, template <typename, int, bool> class ROW, bool WEIGHED>
+static auto norm_kernel(const struct teams &teams)
+{
+    return teams.lanes > 0 ? norm_rows<T, V, group, ROW<T, V, true>, WEIGHED>
+           : teams.held    ? norm_rows<T, V, whole_block, ROW<T, V, true>, WEIGHED>
+                           : norm_rows<T, V, whole_block, ROW<T, V, false>, WEIGHED>;
+}
+
 template <int V, template <typename, int, bool> class ROW, typename T>
 static cudaError_t run_norm(const struct cuda_queue *q, struct norm_arrays<T> op,
                             const typename ROW<T, V, true>::source &from)
 {
     const struct teams teams = teams_of(pieces(op.n, V), PACKS, ROW_THREADS);
     const dim3 grid(teams.blocks(op.m, (size_t)q->n_processors * BLOCKS));
-    const auto kernel = teams.lanes > 0 ? norm_rows<T, V, group, ROW<T, V, true>>
-                        : teams.held    ? norm_rows<T, V, whole_block, ROW<T, V, true>>
-                                        : norm_rows<T, V, whole_block, ROW<T, V, false>>;
+    const auto kernel = op.weight ? norm_kernel<T, V, ROW, true>(teams) : norm_kernel<T, V, ROW, false>(teams);
 
     op.lanes = teams.lanes;
     return launch(kernel, grid, teams.threads, 0, q->stream, op, from);
@@ -184,7 +192,7 @@ template <typename T> static cudaError_t norm(const struct cuda_queue *q, const 
     const struct norm_arrays<T> arrays = {
         (T *)op->y, op->statistics, (const T *)op->weight, (const T *)op->bias, heads_of(op),
             (unsigned)device_norm_heads(op), op->n,
-            device_norm_stride(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset, 0
+            device_norm_stride(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset || !op->weight, 0
     };
     const T *const x = (const T *)op->x;
     const bool are_whole =
@@ -228,6 +236,14 @@ template <typename T> struct gradient_arrays {
 
 enum { DY, X, DX, GRADIENT_ROWS };
 
+template <int V, typename T>
+static __device__ inline pack<T, V> weights_at(const struct gradient_arrays<T> &op, unsigned column)
+{
+    const pack<T, V> none = {};
+
+    return op.weight ? load<V>(op.weight + column) : none;
+}
+
 /* Packs of a thread in each row, if HELD: the sums, two per value, fill the registers. */
 template <int V> struct gradient_share {
     enum { K = V == 1 ? 4 : 16 / V, COLUMNS = WARP * K * V /* of a group, at most */ };
@@ -256,8 +272,8 @@ template <typename T, int V, bool HELD> struct gradient_row : share<T, V, gradie
     }
 };
 
-/* The line becomes the sum of x, a thread's sums of its columns, over the block's groups: first those of a warp, then warp
- * after warp. All threads call it, and meet. */
+/* The line becomes the sum of x, a thread's sums of its columns, over the block's groups: first those of a warp, then
+ * warp after warp. All threads call it, and meet. */
 template <int V, int K, typename ROW>
 static __device__ inline void put_sums(float *line, const struct group &team, ROW *row, unsigned n, float (&x)[K][V])
 {
@@ -311,7 +327,8 @@ template <typename T, int V> struct branch {
     }
 };
 
-/* 128 registers a thread where a thread holds sums, 64 where it does not: by itself, ptxas chose 64 for sm_80, and spilled. */
+/* 128 registers a thread where a thread holds sums, 64 where it does not: by itself, ptxas chose 64 for sm_80, and
+ * spilled. */
 template <typename T, int V, typename TEAM, bool HELD, typename BRANCH>
 static __global__ void __launch_bounds__(NORM_THREADS, HELD ? 1 : 2)
     norm_gradient_rows(struct gradient_arrays<T> op, const BRANCH branch)
@@ -328,7 +345,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, HELD ? 1 : 2)
 
     if constexpr (AHEAD) {
         row.n = (unsigned)op.n;
-        row.each([&](const auto &, unsigned column, int k) { weights[k] = load<V>(op.weight + column); });
+        row.each([&](const auto &, unsigned column, int k) { weights[k] = weights_at<V>(op, column); });
         next.begin(op, team.first() + team.own());
     }
     for (unsigned first = team.first(); first < op.m; first += team.all()) {
@@ -341,7 +358,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, HELD ? 1 : 2)
             row.begin(op, first + team.own());
         }
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], unsigned column, int k) {
-            const pack<T, V> weight = AHEAD ? unread(weights[k]) : load<V>(op.weight + column);
+            const pack<T, V> weight = AHEAD ? unread(weights[k]) : weights_at<V>(op, column);
 
             if (!HELD && !is_first) {
                 load_wide(of_weight[0], line + column);
@@ -364,7 +381,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, HELD ? 1 : 2)
         team.sum(sum);
         const float mean_g = op.centred ? sum[0] / n : 0, mean_gz = sum[1] / n;
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], unsigned column, int k) {
-            const pack<T, V> weight = AHEAD ? unread(weights[k]) : load<V>(op.weight + column);
+            const pack<T, V> weight = AHEAD ? unread(weights[k]) : weights_at<V>(op, column);
             float dx[V];
 
 #pragma unroll
@@ -411,7 +428,7 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
     const struct gradient_arrays<T> arrays = {
         (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
             (const T *)op->weight, heads_of(op), (unsigned)device_norm_heads(op), op->n, device_norm_stride(op),
-            (float *)q->scratch, op->kind == DEVICE_LAYER_NORM, op->offset, 0
+            (float *)q->scratch, op->kind == DEVICE_LAYER_NORM, op->offset || !op->weight, 0
     };
     const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};
     const bool are_whole = is_whole(arrays.dx, arrays.stride) && is_whole(arrays.dy, arrays.stride) &&

@@ -129,6 +129,7 @@ static int mpi_allocate(struct hosts *hosts)
     return hosts->peers ? 0 : -ENOMEM;
 }
 
+/* The thread has joined the others, and waits for what it needs to go on. */
 static int start_mpi(struct hosts *hosts, const struct hosts_options *options, struct error *err)
 {
     int rc = 0;
@@ -177,6 +178,7 @@ static struct peer *lock_peer(struct hosts *hosts, uint32_t host)
     return hosts->lost ? NULL : &hosts->peers[host];
 }
 
+/* Without room in the window the caller waits for HOSTS_ROOM, which `is_short` asks for. */
 static int send_mpi(struct hosts *hosts, uint32_t to, const void *message, size_t bytes)
 {
     struct peer *const peer = lock_peer(hosts, to);
@@ -231,6 +233,7 @@ static void expose_mpi(struct hosts *hosts, uint32_t region, const void *base, s
     pthread_mutex_unlock(&hosts->lock);
 }
 
+/* What another asks for goes by offset and region: it knows no addresses here. */
 static int fetch_mpi(struct hosts *hosts, uint32_t from, uint32_t region, uint64_t offset, void *into, size_t bytes,
                      uint64_t token)
 {

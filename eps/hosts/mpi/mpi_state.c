@@ -1,3 +1,6 @@
+/* The thread polls without sleep for a moment after something has happened, since an answer often follows at once, and
+ * then sleeps twice as long each time. A command ends the sleep, a message does not: so the longest sleep is what a
+ * message may wait. */
 #include "eps/hosts/mpi/mpi_state.h"
 
 #include <assert.h>

@@ -28,7 +28,7 @@ static const struct family_layer layers[] = {
 
 static void write_pooler(struct program *p, const struct model_config *c)
 {
-    static const struct encoder_classifier names = {"bert.pooler.dense", "classifier.bias", false};
+    static const struct encoder_classifier names = {"bert.pooler.dense", "classifier.bias", false, MODEL_TANH};
 
     encoder_write_classifier(p, c, &names);
 }
@@ -54,6 +54,7 @@ const struct family family_bert = {
     .end_token = FAMILY_NO_TOKEN,
     .padding = 0,
     .complete = bert_complete,
+    .check = encoder_check_tied,
     .prefix = "bert.",
     .layers = layers,
     .logits = "cls.predictions.decoder",

@@ -3,8 +3,6 @@
  * keys, and blocks that see a window between those that see all. */
 #include "proto/model/decoder_family.h"
 
-#include <errno.h>
-
 static const char *const architectures[] = {"Gemma3ForCausalLM", "Gemma3TextModel", NULL};
 
 static const struct family_key keys[] = {
@@ -17,7 +15,9 @@ static const struct family_key keys[] = {
     {"layer_types", FAMILY_LAYERS, .offset = FAMILY_OWN(struct decoder_config, sliding), .words = decoder_kinds},
     {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, sliding_rope.base)},
     DECODER_ROPE_KEYS_OF("rope_parameters.full_attention.", rope),
+    DECODER_ROPE_LISTS_OF("rope_parameters.full_attention."),
     DECODER_ROPE_NUMBERS_OF("rope_scaling.", rope),
+    DECODER_ROPE_LISTS_OF("rope_scaling."),
     {"rope_scaling", FAMILY_SAME, .other = "rope_parameters"},
     DECODER_ROPE_KEYS_OF("rope_parameters.sliding_attention.", sliding_rope),
     {0},
@@ -26,28 +26,33 @@ static const struct family_key keys[] = {
 /* transformers does not read these here: beside a rope_scaling the rope_type is "default" until that says another. */
 static const char *const harmless[] = {"_sliding_window_pattern", "cache_implementation", "hidden_act",
                                        "rope_scaling.type", NULL};
+/* transformers has attn_logit_softcapping here and does not apply it, so what a file means by it is unknown. */
 static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirectional_attention", NULL};
 
 static void gemma3_complete(struct model_config *c)
 {
-    decoder_slide(c, 0, decoder_of(c)->pattern);
-    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
+    struct decoder_config *d = decoder_edit(c);
+
+    decoder_slide(c, 0, d->pattern);
+    d->output_bias = d->qkv_bias;
+    d->rope.unrounded = d->sliding_rope.unrounded = false; /* transformers does not read truncate by kind of block */
     decoder_complete(c);
 }
 
-static int gemma3_check(const struct model_config *c, struct error *err)
+static void gemma3_write_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    if (!(decoder_of(c)->logit_cap >= 0 && decoder_of(c)->logit_cap <= 1e6f))
-        return error_set(err, -EINVAL,
-                         "final_logit_softcapping is %g: it must be null, or greater than 0 and at most 1e6",
-                         (double)decoder_of(c)->logit_cap);
-    return decoder_check(c, err);
+    static const struct decoder_attention how = {.query = "self_attn.q_norm", .key = "self_attn.k_norm"};
+    const int x = program_begin(p, c->width);
+    const int a = decoder_attention(p, c, kind, decoder_norm(p, c, x, "input_layernorm"), &how);
+    const int r =
+        decoder_add(p, c, x, decoder_norm(p, c, a, "post_attention_layernorm"), RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const int m = decoder_gated(p, c, decoder_norm(p, c, r, "pre_feedforward_layernorm"), NULL);
+
+    program_end(p,
+                decoder_add(p, c, r, decoder_norm(p, c, m, "post_feedforward_layernorm"), RANDOM_DROPOUT_RESIDUAL_MLP));
 }
 
-static float logit_cap(const struct model_config *c)
-{
-    return decoder_of(c)->logit_cap;
-}
+static const struct family_layer layers[] = DECODER_LAYERS(gemma3_write_block, decoder_write_norm);
 
 const struct family family_gemma3 = {
     .model_type = "gemma3_text",
@@ -67,14 +72,13 @@ const struct family family_gemma3 = {
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f},
     FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 4, .head_width = 256, .score_width = 256, .window = 4096,
-                        .pattern = 6, .head_norm = true, .norm_offset = true, .norms_after = true,
-                        .rope = {.base = 1000000}, .sliding_rope = {.base = 10000}),
+                        .pattern = 6, .norm_offset = true, .rope = {.base = 1000000}, .sliding_rope = {.base = 10000}),
     .end_token = 1,
     .padding = 0,
     .complete = gemma3_complete,
-    .check = gemma3_check,
-    DECODER_PARTS,
+    .check = decoder_check_caps,
+    DECODER_PARTS_OF(layers),
     .embedding_scale = decoder_embedding_scale,
-    .logit_cap = logit_cap,
+    .logit_cap = decoder_logit_cap,
     .is_mask = decoder_is_mask,
 };

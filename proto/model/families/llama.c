@@ -16,12 +16,6 @@ static const struct family_key keys[] = {
 static const char *const harmless[] = {"is_llama_config", "pretraining_tp", NULL};
 static const char *const unsupported[] = {"rope_interleaved", "sliding_window", NULL};
 
-static void llama_complete(struct model_config *c)
-{
-    decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
-    decoder_complete(c);
-}
-
 const struct family family_llama = {
     .model_type = "llama",
     .architectures = architectures,
@@ -41,7 +35,7 @@ const struct family family_llama = {
     FAMILY_OWN_DEFAULTS(struct decoder_config, .rope = {.base = 10000}),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
-    .complete = llama_complete,
+    .complete = decoder_complete_biases,
     .check = decoder_check,
     DECODER_PARTS,
     .is_mask = decoder_is_mask,

@@ -11,13 +11,6 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static void mistral_complete(struct model_config *c)
-{
-    if (decoder_of(c)->window > 0)
-        decoder_slide(c, 0, 0);
-    decoder_complete(c);
-}
-
 const struct family family_mistral = {
     .model_type = "mistral",
     .architectures = architectures,
@@ -35,7 +28,7 @@ const struct family family_mistral = {
     FAMILY_OWN_DEFAULTS(struct decoder_config, .n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}),
     .end_token = 2,
     .padding = FAMILY_NO_TOKEN,
-    .complete = mistral_complete,
+    .complete = decoder_complete_window,
     .check = decoder_check,
     DECODER_PARTS,
     .is_mask = decoder_is_mask,

@@ -12,6 +12,15 @@ static const struct family_key keys[] = {
     {0},
 };
 
+static void qwen3_write_block(struct program *p, const struct model_config *c, uint32_t kind)
+{
+    static const struct decoder_attention how = {.query = "self_attn.q_norm", .key = "self_attn.k_norm"};
+
+    decoder_write_normed_before(p, c, kind, &how, NULL);
+}
+
+static const struct family_layer layers[] = DECODER_LAYERS(qwen3_write_block, decoder_write_norm);
+
 static void qwen3_complete(struct model_config *c)
 {
     decoder_edit(c)->output_bias = decoder_of(c)->qkv_bias;
@@ -33,10 +42,10 @@ const struct family family_qwen3 = {
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f},
     FAMILY_OWN_DEFAULTS(struct decoder_config, .window = 4096, .n_full = 28, .n_kv_heads = 32, .head_width = 128,
-                        .head_norm = true, .rope = {.base = 10000}),
+                        .rope = {.base = 10000}),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
     .complete = qwen3_complete,
     .check = decoder_check,
-    DECODER_PARTS,
+    DECODER_PARTS_OF(layers),
 };

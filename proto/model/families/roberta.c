@@ -4,13 +4,13 @@
 
 static const char *const architectures[] = {"RobertaForMaskedLM", NULL};
 
-static const struct family_key keys[] = {
+const struct family_key roberta_keys[] = {
     ENCODER_KEYS,
     {"pad_token_id", FAMILY_COUNT, .offset = FAMILY_OWN(struct encoder_config, pad)},
     {0},
 };
 
-static void roberta_complete(struct model_config *c)
+void roberta_complete(struct model_config *c)
 {
     encoder_complete(c, encoder_of(c)->pad < UINT32_MAX ? encoder_of(c)->pad + 1 : UINT32_MAX);
 }
@@ -23,43 +23,35 @@ static void roberta_write_head(struct program *p, const struct model_config *c)
     encoder_write_head(p, c, &names, MODEL_GELU);
 }
 
-static const struct family_layer layers[] = {
+const struct family_layer roberta_layers[] = {
     {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
     {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
     {MODEL_SINGLE, "lm_head", .bare = true, .write = roberta_write_head},
     {0},
 };
 
-static void write_classifier(struct program *p, const struct model_config *c)
+static void roberta_write_classifier(struct program *p, const struct model_config *c)
 {
-    static const struct encoder_classifier names = {"classifier.dense", "classifier.out_proj.bias", true};
+    static const struct encoder_classifier names = {"classifier.dense", "classifier.out_proj.bias", true, MODEL_TANH};
 
     encoder_write_classifier(p, c, &names);
 }
 
-static const struct family_layer classifier_layers[] = {
+const struct family_layer roberta_classifier_layers[] = {
     {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
     {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
-    {MODEL_SINGLE, "classifier", .bare = true, .write = write_classifier},
+    {MODEL_SINGLE, "classifier", .bare = true, .write = roberta_write_classifier},
     {0},
 };
-static const char *const other_heads[] = {"lm_head.*", NULL};
+const char *const roberta_other_heads[] = {"lm_head.*", NULL};
 static const struct family_classifier classifier = {.architecture = "RobertaForSequenceClassification",
-                                                    .layers = classifier_layers,
+                                                    .layers = roberta_classifier_layers,
                                                     .logits = "classifier.out_proj",
-                                                    .others = other_heads};
+                                                    .others = roberta_other_heads};
 
 const struct family family_roberta = {
     .model_type = "roberta",
     .architectures = architectures,
     .classifier = &classifier,
-    .keys = keys,
-    ENCODER_DEFAULTS(family_roberta),
-    .end_token = 2,
-    .padding = 1,
-    .complete = roberta_complete,
-    .prefix = "roberta.",
-    .layers = layers,
-    .logits = "lm_head.decoder",
-    ENCODER_PARTS,
+    ROBERTA_PARTS(family_roberta),
 };

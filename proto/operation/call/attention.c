@@ -8,14 +8,17 @@
 #include "proto/operation/call.h"
 
 #include <assert.h>
+#include <math.h>
 
-/* Keys that a query sees, on average over a row: all, half of them, or with a window, which the first queries do not
- * fill. Of documents in a row no more than their number is known before: the price is that of one as long as the row,
- * and no row costs more. */
+/* Keys that a query sees, on average over a row: all, half of them, or with a window, on one side or both, which those
+ * at the row's ends do not fill. Of documents in a row no more than their number is known before: the price is that of
+ * one as long as the row, and no row costs more. */
 static double keys_seen(const struct device_attention *op)
 {
     const double n = (double)device_attention_keys(op), window = (double)device_window(op->window, op->n_tokens);
 
+    if (device_attention_is_local(op)) /* a row's ends lack those on one side */
+        return fmin(n, 2 * window - 1 - window * (window - 1) / n);
     return op->full ? n : window * (1 - window / (2 * n));
 }
 

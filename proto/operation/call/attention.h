@@ -23,8 +23,9 @@ struct device_buckets {
  * qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads of the
  * same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its row
  * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
- * arXiv:2305.13245. Scores are scaled by `scale`; with `bias`, a number by head and by the distance from query to key
- * is added. Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135. Backward uses forward's
+ * arXiv:2305.13245. Scores are scaled by `scale`, and with `cap` become cap * tanh(score / cap); with `bias`, a number
+ * by head and by the distance from query to key is added; with `alibi` a head's slope times that distance is taken off.
+ * Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135. Backward uses forward's
  * log-sum-exp, and sums gradients of shared keys and values head by head.
  *
  * With positions, tiles of queries and keys that share no document are left out, so a row costs about what its
@@ -32,18 +33,21 @@ struct device_buckets {
  * at its place in a row are the same bits whatever its neighbours there.
  *
  * With chosen queries (call/sample.h), backward estimates the gradients of keys and values: of each head's sums over
- * its queries it adds up those terms alone, times their weights. The gradients of queries and of the bias stay
- * exact. */
+ * its queries it adds up those terms alone, times their weights. Gradients of queries and of the bias stay exact. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
-    size_t n_kv_heads;       /* divides n_heads; 0: n_heads */
-    bool full;               /* a query sees all keys; else those up to its own */
-    size_t window;           /* a query sees the last `window` of these, its own included; 0: all. Not with `full` */
+    size_t n_kv_heads; /* divides n_heads; 0: n_heads */
+    bool full;         /* a query sees all keys; else those up to its own */
+    /* A query sees the last `window` of these, its own included; with `full`, so many to each side: |query - key| <
+     * window, and those beyond the row's length at least its last key. 0: all. Not with kv */
+    size_t window;
     const uint32_t *lengths; /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: all */
     /* (n_rows*n_tokens), on the device: each token's index in its document, where the documents of a row follow each
      * other; a query sees keys of its own document alone. NULL: a row is one document. Not with kv or lengths */
     const uint32_t *positions;
     float scale;       /* > 0 */
+    float cap;         /* bound of scaled scores; 0: none. Not with bias */
+    bool alibi;        /* Press et al., arXiv:2108.12409. Not with bias, cap, full or kv */
     const void *qkv;   /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
     const void *kv;    /* (n_rows*n_keys, 2*kv_width): keys, then values. NULL: self-attention. Needs `full` */
     size_t n_keys;     /* keys of each row, at least 1, with kv; n_tokens without */
@@ -73,6 +77,8 @@ struct device_attention_cached {
     size_t window;      /* as in struct device_attention */
     size_t n_positions; /* capacity of the cache, at least first + n_tokens */
     float scale;        /* > 0 */
+    float cap;          /* as in struct device_attention */
+    bool alibi;         /* as in struct device_attention */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     const float *bias;  /* (buckets.n, n_heads): added to scores. NULL: none. Not with shared keys */
     struct device_buckets buckets;
@@ -105,6 +111,16 @@ static inline uint32_t device_bucket(const struct device_buckets *buckets, ptrdi
     return bucket + (upper ? buckets->n / 2 : 0);
 }
 
+/* The heads with ALiBi's slopes of that many heads, a power of 2; the others have every second one of twice as many. */
+static inline uint32_t device_alibi_whole(size_t n_heads)
+{
+    uint32_t n = 1;
+
+    while (2 * n <= n_heads)
+        n *= 2;
+    return n;
+}
+
 /* Columns of keys, or of values. */
 static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
 {
@@ -114,7 +130,9 @@ static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t w
 /* Keys of each row, also those that its length excludes. */
 static inline size_t device_attention_keys(const struct device_attention *op)
 {
-    assert(!op->kv || (op->full && op->n_keys > 0));
+    assert(!op->kv || (op->full && op->n_keys > 0 && op->window == 0));
+    assert(!op->bias || op->cap == 0);
+    assert(!op->alibi || (!op->bias && op->cap == 0 && !op->full));
     assert(!op->positions || (!op->kv && !op->lengths));
     assert(!op->bias || (!op->kv && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads));
     return op->kv ? op->n_keys : op->n_tokens;
@@ -132,6 +150,12 @@ static inline size_t device_first_key(size_t window, size_t position)
     return position + 1 - device_window(window, position + 1);
 }
 
+/* True if queries of a full row see a part of it on both sides. */
+static inline bool device_attention_is_local(const struct device_attention *op)
+{
+    return op->full && device_window(op->window, op->n_tokens) < op->n_tokens;
+}
+
 /* True for calls of the same shape, of any rows, and the same mask. */
 static inline bool device_attention_alike(const struct device_attention *a, const struct device_attention *b)
 {
@@ -139,7 +163,7 @@ static inline bool device_attention_alike(const struct device_attention *a, cons
            device_kv_heads(a->n_heads, a->n_kv_heads) == device_kv_heads(b->n_heads, b->n_kv_heads) &&
            a->full == b->full && device_window(a->window, a->n_tokens) == device_window(b->window, b->n_tokens) &&
            !a->lengths == !b->lengths && !a->positions == !b->positions && !a->kv == !b->kv && !a->bias == !b->bias &&
-           a->dropout.p == b->dropout.p;
+           a->cap == b->cap && a->alibi == b->alibi && a->dropout.p == b->dropout.p;
 }
 
 #endif

@@ -1,3 +1,5 @@
+/* These calls move memory and compute next to nothing, so their extents are their price. A row of codes includes its
+ * scales and what pads it to 16 bytes: all of it is written. */
 #include "proto/operation/call/compress.h"
 
 #include "proto/operation/call.h"

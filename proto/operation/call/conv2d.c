@@ -1,3 +1,6 @@
+/* The three products differ in their path and in what fills its tiles, not in the number of multiplications. Forward
+ * and the weights' gradient read only the pixels of x that some window covers, as a stride may skip some; the gradient
+ * of x writes all of them, zeros where no window reached. */
 #include "proto/operation/call/conv2d.h"
 
 #include "proto/operation/call.h"

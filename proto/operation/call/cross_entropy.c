@@ -1,3 +1,5 @@
+/* Logits are fp32 and their gradient lies in the same memory in the device's type, so it is described as an array of
+ * its own, with rows as far apart as those of the logits. In 16 bits a row's stride doubles, in elements. */
 #include "proto/operation/call/cross_entropy.h"
 
 #include "proto/operation/call.h"

@@ -1,3 +1,5 @@
+/* A decoded weight is read once and written once; there is no product in it, so its price is its bytes. Codes of 4 bits
+ * are rounded up to whole bytes. */
 #include "proto/operation/call/decode.h"
 
 #include "proto/operation/call.h"

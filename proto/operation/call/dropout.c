@@ -1,3 +1,4 @@
+/* With p = 0 this is also how columns are copied and sums made, so an absent x is no cost. */
 #include "proto/operation/call/dropout.h"
 
 #include "proto/operation/call.h"

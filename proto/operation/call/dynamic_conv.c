@@ -1,3 +1,5 @@
+/* Priced at the rates of attention: like it, each element meets a window of its neighbours, with factors that a softmax
+ * made. It has no measured rates of its own. */
 #include "proto/operation/call/dynamic_conv.h"
 
 #include "proto/operation/call.h"

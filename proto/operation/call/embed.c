@@ -1,3 +1,5 @@
+/* Of a table only the rows that ids name are touched, but all of it must lie within bounds; hence an extent of the
+ * whole table and a price of m rows. The table may lie in the host's memory, where reading it costs the link. */
 #include "proto/operation/call/embed.h"
 
 #include "proto/base/size.h"

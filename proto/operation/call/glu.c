@@ -1,3 +1,5 @@
+/* Gate and up are columns of one array, side by side, in the layers that use this: the extent of each spans the other's
+ * columns, and only its own are touched. */
 #include "proto/operation/call/glu.h"
 
 #include "proto/operation/call.h"

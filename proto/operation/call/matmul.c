@@ -1,3 +1,5 @@
+/* An operand's extent follows its transposition, as strides are between rows in memory. `rows` is what the rate depends
+ * on: tokens, which are k in the products of weights' gradients. */
 #include "proto/operation/call/matmul.h"
 
 #include "proto/operation/call.h"

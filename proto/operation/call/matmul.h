@@ -2,7 +2,7 @@
 #ifndef PROTO_OPERATION_CALL_MATMUL_H
 #define PROTO_OPERATION_CALL_MATMUL_H
 
-#include "proto/operation/activation.h"
+#include "proto/operation/kind/activation.h"
 
 #include <stdbool.h>
 #include <stddef.h>

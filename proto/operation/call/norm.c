@@ -1,3 +1,5 @@
+/* Bound by memory, but at rates of their own, which are measured: reducing a row before it can be written keeps a norm
+ * below the speed of a copy. Statistics are marked as forward's: backward takes those that the same device made. */
 #include "proto/operation/call/norm.h"
 
 #include "proto/operation/call.h"
@@ -9,7 +11,8 @@ static struct call_extent norm_rows_of(const struct device_norm *op)
 
 static void norm_describe(struct call_work *out, struct device_norm *op, unsigned use_of_statistics)
 {
-    call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, call_all(op->n));
+    if (!op->bare)
+        call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, call_all(op->n));
     call_add_array(out, "statistics", &op->statistics, CALL_FP32, use_of_statistics,
                    call_all(2 * op->m * device_norm_heads(op)));
 }

@@ -20,9 +20,10 @@ struct device_norm {
     size_t n_heads;         /* 0: 1 */
     size_t stride;          /* 0: n_heads * n */
     float epsilon;          /* forward */
+    bool bare;              /* without a weight, as if it were 1; not with `offset` */
     bool offset;            /* heads are multiplied by 1 + weight, not by weight: Gemma */
     const void *x;          /* (m, n_heads * n), read by both directions */
-    const void *weight;     /* (n), read by both */
+    const void *weight;     /* (n), read by both; NULL if bare */
     const void *bias;       /* (n), forward; NULL: none */
     void *y;                /* shaped as x, written forward */
     float *statistics;      /* (m * n_heads, 2), mean (RMS_NORM: 0) and 1/sqrt(...): written forward, read backward */

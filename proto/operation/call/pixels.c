@@ -1,3 +1,4 @@
+/* Bytes in, values out: there is nothing to compute that would show beside the memory. */
 #include "proto/operation/call/pixels.h"
 
 #include "proto/operation/call.h"

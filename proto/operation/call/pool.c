@@ -1,3 +1,6 @@
+/* Windows may overlap or leave pixels out; of x only pixels that some window covers are read, but a gradient is written
+ * for every pixel. The tie between equal numbers of a window is found again in backward, from x, into scratch that
+ * neither direction keeps. */
 #include "proto/operation/call/pool.h"
 
 #include "proto/operation/call.h"

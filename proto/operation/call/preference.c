@@ -1,3 +1,6 @@
+/* A pair's loss is computed twice: on the device, as the factors of the gradient, and on the host, as the figure that
+ * is reported. Both start from the same sums of log p, in double. log sigmoid is split at 0, so that exp overflows on
+ * neither side. */
 #include "proto/operation/call/preference.h"
 
 #include "proto/operation/call.h"

@@ -1,3 +1,4 @@
+/* In place, so an array is read and written, and of a head only the rotated columns are touched. */
 #include "proto/operation/call/rope.h"
 
 #include "proto/operation/call.h"

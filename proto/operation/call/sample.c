@@ -1,3 +1,5 @@
+/* Scores and choices are a few numbers a token; what costs is reading the rows, for their norms and when the chosen
+ * ones are gathered. */
 #include "proto/operation/call/sample.h"
 
 #include "proto/operation/call.h"

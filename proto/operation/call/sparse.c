@@ -1,3 +1,5 @@
+/* Starts and places are read whole, the matrix on one side is touched whole, the elements on the other. gather may have
+ * room for more elements than the matrix has places, and then reads no more than these. */
 #include "proto/operation/call/sparse.h"
 
 #include "proto/operation/call.h"

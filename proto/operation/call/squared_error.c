@@ -1,3 +1,5 @@
+/* A row of logits has one number and its padding. The gradient also clears that padding, as the product that follows
+ * reads whole rows. */
 #include "proto/operation/call/squared_error.h"
 
 #include "proto/operation/call.h"

@@ -1,3 +1,5 @@
+/* None of these computes enough to matter beside the memory that it moves. round_half writes a type of its own, not the
+ * device's, so `to` is described in bytes. */
 #include "proto/operation/call/vector.h"
 
 #include "proto/operation/call.h"

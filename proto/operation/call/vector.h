@@ -3,7 +3,7 @@
 #define PROTO_OPERATION_CALL_VECTOR_H
 
 #include "proto/base/number.h"
-#include "proto/operation/activation.h"
+#include "proto/operation/kind/activation.h"
 
 #include <stddef.h>
 #include <stdint.h>

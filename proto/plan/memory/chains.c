@@ -1,3 +1,5 @@
+/* The plan's arithmetic, the price, forward, which copies units, and backward, which derives values, must agree on the
+ * layout. Offsets are not stored anywhere: each of them asks these functions, which walk the layers in one order. */
 #include "proto/plan/memory/chains.h"
 
 #include "proto/plan/memory/layers.h"

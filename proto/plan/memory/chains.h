@@ -1,6 +1,6 @@
 /* proto/plan/memory/chains.h - values that are derived again, elementwise, rather than stored from forward to backward.
  *
- * In a plan that derives, the values of a chain (proto/model/values.h) are there twice: in forward until the topmost
+ * In a plan that derives, the values of a chain (proto/model/config/values.h) are there twice: in forward until the topmost
  * layer that reads one has run; and from before the backward of that layer, when they are derived again, all of them
  * upwards, until the backward of the lowest layer that writes one. Between, their memory is that of what higher layers
  * stash and of other chains: of a net of four stages, one stage's values are there at a time. Nothing is multiplied,

@@ -1,3 +1,6 @@
+/* The store walks its own units in the same order (eps/store/checks.c), and the number of a block is its place among
+ * the sums. An array that the goal lacks has no sums. Arrays of the trained elements have one for each block, so one
+ * number serves all of these. */
 #include "proto/plan/memory/checksums.h"
 
 #include "proto/plan/memory/host.h"

@@ -8,32 +8,50 @@
 
 #include "proto/model/norms.h"
 
-uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels)
+/* A padding token is 0, and a document of its own; a padding row has one token, none of a second text. */
+const struct plan_field_type plan_field_types[PLAN_FIELDS] = {
+    [PLAN_FIELD_IDS] = {"ids", sizeof(uint32_t), true, .empty = {0}},
+    [PLAN_FIELD_LABELS] = {"labels", sizeof(uint32_t), true, .empty = {PLAN_NO_LABEL}},
+    [PLAN_FIELD_POSITIONS] = {"positions", sizeof(uint32_t), true, .empty = {0}},
+    [PLAN_FIELD_LENGTHS] = {"lengths", sizeof(struct plan_row), .empty = {1, 1}},
+    [PLAN_FIELD_REFERENCES] = {"references", sizeof(float), .empty = {0}},
+    [PLAN_FIELD_ENTRIES] = {"entries", sizeof(uint32_t), true, .daemons = true, .empty = {PLAN_NO_ENTRY}},
+    [PLAN_FIELD_WEIGHTS] = {"weights", sizeof(float), true, .empty = {0}},
+};
+_Static_assert(sizeof(struct plan_row) == 2 * sizeof(uint32_t), "the words of an empty row");
+
+static unsigned fields_of(const struct plan_goal *goal, uint32_t n_labels)
 {
-    return plan_has_pairs(goal) ? 1 : goal->weighted ? goal->seq : n_labels;
+    const bool has[PLAN_FIELDS] = {
+        [PLAN_FIELD_IDS] = true,
+        [PLAN_FIELD_LABELS] = true,
+        [PLAN_FIELD_POSITIONS] = goal->packs,
+        [PLAN_FIELD_LENGTHS] = n_labels > 0 || goal->source > 0,
+        [PLAN_FIELD_REFERENCES] = plan_has_pairs(goal),
+        [PLAN_FIELD_ENTRIES] = goal->entries > 0,
+        [PLAN_FIELD_WEIGHTS] = goal->weighted,
+    };
+    unsigned fields = 0;
+
+    for (unsigned f = 0; f < PLAN_FIELDS; f++)
+        fields |= (unsigned)has[f] << f;
+    return fields;
 }
 
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels)
 {
-    const uint64_t batch = goal->batch, field = batch * goal->seq * sizeof(uint32_t),
-                   positions = goal->packs ? field : 0,
-                   rows = n_labels || goal->source ? batch * sizeof(struct plan_row) : 0,
-                   references = plan_has_pairs(goal) ? batch * sizeof(float) : 0, entries = goal->entries ? field : 0,
-                   weights = goal->weighted ? field : 0;
-    struct plan_data out = {0};
+    struct plan_data out = {.fields = fields_of(goal, n_labels),
+                            .outputs = plan_has_pairs(goal) ? 1
+                                       : goal->weighted     ? goal->seq
+                                                            : n_labels};
 
-    for (int i = 0; i < 2; i++) {
-        out.buffers[i].ids = out.bytes;
-        out.buffers[i].labels = out.bytes + field;
-        out.buffers[i].positions = out.bytes + 2 * field;
-        out.buffers[i].rows = out.buffers[i].positions + positions;
-        out.buffers[i].references = out.buffers[i].rows + rows;
-        out.buffers[i].entries = out.buffers[i].references + references;
-        out.buffers[i].weights = out.buffers[i].entries + entries;
-        out.bytes = out.buffers[i].weights + weights;
-    }
+    for (int i = 0; i < 2; i++)
+        for (enum plan_field f = 0; f < PLAN_FIELDS; f++) {
+            out.buffers[i].at[f] = out.bytes;
+            out.bytes += plan_data_has(&out, f) ? plan_field_bytes(f, goal->batch, goal->seq) : 0;
+        }
     out.logits = out.bytes;
-    out.bytes += batch * plan_row_outputs(goal, n_labels) * sizeof(float);
+    out.bytes += (uint64_t)goal->batch * out.outputs * sizeof(float);
     return out;
 }
 

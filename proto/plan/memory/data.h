@@ -23,6 +23,36 @@ struct plan_row {
 #define PLAN_NO_ENTRY  UINT32_MAX
 #define PLAN_NEW_ENTRY (UINT32_MAX - 1)
 
+/* What a row may have. */
+enum plan_field {
+    PLAN_FIELD_IDS,
+    PLAN_FIELD_LABELS,
+    PLAN_FIELD_POSITIONS,  /* of packed jobs */
+    PLAN_FIELD_LENGTHS,    /* of classifiers and encoder-decoders */
+    PLAN_FIELD_REFERENCES, /* of pairs: the sum of log p that the reference model gives the row */
+    PLAN_FIELD_ENTRIES,    /* if the goal has entries */
+    PLAN_FIELD_WEIGHTS,    /* if the goal is weighted: by which a token's loss counts */
+    PLAN_FIELDS
+};
+
+/* A field in the memory of a minibatch: rows follow each other without gaps. */
+struct plan_field_type {
+    const char *name;     /* "ids" */
+    size_t element_bytes; /* a multiple of 4: u32 or float, or struct plan_row */
+    bool by_token;        /* (n_rows, n_tokens) elements; else (n_rows) */
+    bool daemons;         /* for the daemon alone: workers do not have it */
+    uint32_t empty[2];    /* the words of an element that has no value; those of its size count */
+};
+extern const struct plan_field_type plan_field_types[PLAN_FIELDS];
+
+/* Bytes of a field in n rows of n_tokens. */
+static inline uint64_t plan_field_bytes(enum plan_field field, uint64_t n, uint32_t n_tokens)
+{
+    const struct plan_field_type *type = &plan_field_types[field];
+
+    return n * (type->by_token ? n_tokens : 1) * type->element_bytes;
+}
+
 /* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits;
  * then, if the model remembers norms, those of both buffers (plan_data_norms_at).
  *
@@ -41,24 +71,23 @@ struct plan_row {
  * proto/model/norms.h. On several hosts, each has those of its own units, and of others' units those of its own
  * rows. */
 struct plan_data {
+    unsigned fields;  /* 1u << enum plan_field of each that its rows have */
+    uint32_t outputs; /* numbers of each row that an evaluation returns */
     struct {
-        uint64_t ids, labels; /* (batch, n_tokens) u32 */
-        uint64_t positions;   /* (batch, n_tokens) u32; packed jobs alone */
-        uint64_t rows;        /* (batch) struct plan_row; classifiers and encoder-decoders alone */
-        uint64_t references;  /* (batch) float; pairs alone: the sum of log p that the reference model gives the row */
-        uint64_t entries;     /* (batch, n_tokens) u32; if the goal has entries */
-        uint64_t weights;     /* (batch, n_tokens) float; if the goal is weighted: by which a token's loss counts */
+        uint64_t at[PLAN_FIELDS]; /* those that there are */
     } buffers[2];
-    /* (batch, plan_row_outputs) float: an evaluation writes its rows' logits in a classifier, log p of pairs, and of a
-     * weighted job log p of each token's label, 0 where there is none. */
+    /* (batch, outputs) float: an evaluation writes its rows' logits in a classifier, log p of pairs, and of a weighted
+     * job log p of each token's label, 0 where there is none. */
     uint64_t logits;
     uint64_t bytes; /* without norms */
 };
 /* goal: batch, seq, and what rows are; n_labels: model_config.n_labels. */
 struct plan_data plan_data_of(const struct plan_goal *goal, uint32_t n_labels);
 
-/* Numbers of each row that an evaluation returns. */
-uint32_t plan_row_outputs(const struct plan_goal *goal, uint32_t n_labels);
+static inline bool plan_data_has(const struct plan_data *data, enum plan_field field)
+{
+    return data->fields >> field & 1;
+}
 
 /* In a generation the segment has (batch, seq) ids, u32; with goal->source at plan_generate_sources as many of the
  * sources; and at plan_generate_logits (batch, vocabulary) logits, float. */

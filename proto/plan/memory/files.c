@@ -6,8 +6,8 @@
 #include "proto/plan/memory/files.h"
 
 #include "proto/base/reserve.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/checkpoint_layout.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/weights.h"
 
 #include <string.h>
@@ -47,7 +47,8 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
 void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments)
 {
     const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
-    const size_t prefix = model->config.adapter.rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
+    const struct model_adapter *adapter = &model->config.adapter;
+    const size_t prefix = adapter->rank == 0 ? 0 : *adapter->within ? CHECKPOINT_PREFIX_BYTES : strlen(ADAPTER_PREFIX);
     /* Counts of updates, moments, norms. */
     uint64_t n_entries = 1 + n_moments * (uint64_t)model->n_trained_tensors + model->n_norm_maps;
     const uint64_t norms_bytes = (uint64_t)model->n_norm_entries * sizeof(uint16_t);

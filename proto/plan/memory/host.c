@@ -28,6 +28,7 @@ static void size_inbox(struct plan_host *out, const struct model *model, const s
         out->n_slots = MAX_SLOTS;
     out->slot_bytes = model_slot_bytes(model, s->goal.grad);
     out->inbox_bytes = s->goal.purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
+    out->inbox_sums = s->goal.checks_memory ? (1 + out->n_slots) * sizeof(struct block_sum) : 0;
 }
 
 /* n_hosts <= n_parts: a job on several hosts has several parts, even if this host has one of them. */
@@ -68,9 +69,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->n_accumulators = count_accumulators(s);
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * own.accumulator_bytes;
     plan_checksums(&sums, model, &own, &s->goal, s->replay, out->n_accumulators);
-    out->bytes[LEDGER_CHECKSUMS] = sums.bytes;
-    if (s->goal.checks_memory) /* of the contributions in each inbox */
-        out->bytes[LEDGER_CHECKSUMS] += (uint64_t)out->n_workers * (1 + out->n_slots) * sizeof(struct block_sum);
+    out->bytes[LEDGER_CHECKSUMS] = sums.bytes + out->n_workers * out->inbox_sums;
 }
 
 /* Tables of units and visits, and the job's texts. */
@@ -114,7 +113,9 @@ static void add_weights(struct plan_host *out, const struct model *model, const 
 
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
-    *out = (struct plan_host){.n_workers = s->n_workers < s->goal.n_parts ? s->n_workers : s->goal.n_parts};
+    const uint32_t n_parts = plan_host_parts(s);
+
+    *out = (struct plan_host){.n_workers = s->n_workers < n_parts ? s->n_workers : n_parts};
     size_inbox(out, model, s);
     out->replay = s->replay ? PLAN_REPLAY_ON : PLAN_REPLAY_NONE;
     add_weights(out, model, s);

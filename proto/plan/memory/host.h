@@ -42,7 +42,7 @@ enum plan_replay { PLAN_REPLAY_NONE, PLAN_REPLAY_ON, PLAN_REPLAY_NO_ROOM, PLAN_R
 
 struct plan_host_setting {
     struct plan_goal goal;
-    uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
+    uint32_t n_workers;        /* attached; no more than plan_host_parts of them get a share */
     bool beside;               /* some of them compute while the optimizer works */
     bool replay;               /* only in training, and unless plan_updates_last */
     uint64_t host_stash_bytes; /* stashes of all workers that are on the host */
@@ -63,10 +63,17 @@ struct plan_host {
     uint32_t n_slots;   /* slots of an inbox, without the reserved one */
     uint64_t slot_bytes;
     uint64_t inbox_bytes; /* one worker's inbox */
+    uint64_t inbox_sums;  /* bytes of the checksums of its slots; 0: memory is not checked */
     uint32_t n_accumulators;
     uint32_t n_ring;         /* slots for units of other hosts */
     enum plan_replay replay; /* from plan_host: NONE, or ON if the setting says so */
 };
+
+/* Parts of a step that this host's workers share. */
+static inline uint32_t plan_host_parts(const struct plan_host_setting *setting)
+{
+    return setting->n_own > 0 ? setting->own_parts : setting->goal.n_parts;
+}
 
 /* Bytes of plan_tied_sums. */
 uint64_t plan_tied_bytes(const struct plan_own *own, const struct plan_goal *goal);

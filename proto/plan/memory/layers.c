@@ -1,5 +1,11 @@
-/* Places are found for every candidate of a search. So tables are not cleared, and programs of a class are placed
- * once where their buffers are the same (are_placed_alike). */
+/* Places are found for many candidates of a search. So tables are not cleared, programs of a class are placed once
+ * where their buffers are the same (are_placed_alike), and workspaces of a microbatch are remembered from one candidate
+ * to the next (struct plan_workspaces): most differ in what is resident, or in how many blocks keep values.
+ *
+ * Buffers of a schedule live from one step to another; two may share memory unless their steps overlap. Finding the
+ * least memory is hard in general, so two orders are tried, that of the steps and that of size, each buffer at the
+ * lowest place that is free, and the better one is taken. Both are deterministic, so plan and worker find the same
+ * places. */
 #include "proto/plan/memory/layers.h"
 
 #include "proto/base/size.h"
@@ -18,7 +24,7 @@ struct operation_setting plan_operation_setting(const struct plan_setting *setti
                                       .n_tokens = shape.n_tokens};
 }
 
-/* Scratch of a step. */
+/* Scratch of a step. Only operations with scratch have such buffers. */
 static uint64_t layers_scratch_bytes(const struct program *p, const struct schedule_step *step,
                                      const struct plan_setting *setting, struct plan_shape shape)
 {
@@ -37,6 +43,8 @@ uint32_t plan_row_tile(const struct plan *plan)
     return goal->source > 0 ? goal->seq : (uint32_t)size_smaller(PLAN_GENERATE_TILE, goal->seq);
 }
 
+/* The rows and tokens of the largest call: a microbatch; in generation a tile of one row, or of all rows side by side
+ * as one. */
 struct plan_shape plan_shape_of(const struct plan *plan)
 {
     const struct plan_setting *s = &plan->setting;
@@ -86,6 +94,7 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
     return bytes;
 }
 
+/* A part is cut into equal microbatches and a smaller last one, whose values are counted as what they are. */
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping)
 {
     const struct plan_setting *s = &plan->setting;
@@ -118,6 +127,7 @@ static uint64_t program_cache_bytes(const struct plan_setting *s, const struct p
     return 0;
 }
 
+/* Programs of a class may keep different amounts of a token; the largest counts. */
 uint64_t plan_cache_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
 {
     const struct model_program *const first = &model->programs[model->block];
@@ -153,7 +163,8 @@ static bool layers_overlap(const struct schedule_buffer *a, const struct schedul
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Places a buffer at the lowest free offset. Returns its end. */
+/* Places a buffer at the lowest free offset. Returns its end. `placed` is kept in order of offsets, so one walk
+ * finds the first gap. */
 static uint64_t layers_place(struct placing *g, struct plan_places *out, int buffer)
 {
     const struct schedule_buffer *buffers = g->schedule->buffers;
@@ -292,16 +303,27 @@ static uint64_t class_bytes(const struct plan *plan, const struct model *model, 
     return most;
 }
 
-static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
+static uint64_t known_class_bytes(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping,
+                                  struct plan_workspaces *known)
+{
+    uint64_t *const bytes = &known->classes[class][model_keeping(model->classes[class].program, keeping)];
+
+    if (*bytes == 0)
+        *bytes = class_bytes(plan, model, known->shape, class, keeping);
+    return *bytes;
+}
+
+/* A block's workspace depends on what it keeps, so both halves of a class count, if it has any block in them. */
+static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_workspaces *known)
 {
     uint64_t most = 0, bytes;
 
     for (uint32_t c = 0; c < model->n_classes; c++) {
         const struct plan_keeping *keeping = &plan->choice.keeping[c];
         if (keeping->n_kept < model->classes[c].n_blocks &&
-            most < (bytes = class_bytes(plan, model, shape, c, keeping->kept_below)))
+            most < (bytes = known_class_bytes(plan, model, c, keeping->kept_below, known)))
             most = bytes;
-        if (keeping->n_kept > 0 && most < (bytes = class_bytes(plan, model, shape, c, keeping->kept)))
+        if (keeping->n_kept > 0 && most < (bytes = known_class_bytes(plan, model, c, keeping->kept, known)))
             most = bytes;
     }
     return most;
@@ -348,17 +370,25 @@ static uint64_t singles_bytes(const struct plan *plan, const struct model *model
     return most;
 }
 
-uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
+/* One workspace serves all layers in turn; this is what one kind of them needs. */
+uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind,
+                        struct plan_workspaces *known)
 {
     const struct plan_shape shape = plan_shape_of(plan);
+    struct plan_workspaces own;
 
+    if (!known || known->shape.n_rows != shape.n_rows || known->shape.n_tokens != shape.n_tokens) {
+        known = known ? known : &own;
+        *known = (struct plan_workspaces){.shape = shape};
+    }
     switch (kind) {
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        return block_bytes(plan, model, shape);
+        return block_bytes(plan, model, known);
     case MODEL_SINGLE:
-        return singles_bytes(plan, model, shape);
+        known->singles = known->singles ? known->singles : singles_bytes(plan, model, shape);
+        return known->singles;
     case MODEL_HEAD:
         return head_bytes(plan, model, (uint64_t)shape.n_rows * model_predicted(model, shape.n_tokens));
     }

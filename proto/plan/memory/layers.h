@@ -47,8 +47,15 @@ uint64_t plan_source_bytes(const struct plan_setting *setting, const struct mode
 /* The setting by which operations compute their sizes for this shape. */
 struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape);
 
-/* Bytes that a layer of this kind needs for one microbatch of the plan, forward or backward. */
-uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind);
+/* Workspaces of one microbatch, remembered from plan to plan of a model and a setting. Zeroed before use. */
+struct plan_workspaces {
+    struct plan_shape shape;
+    uint64_t singles, classes[MODEL_CLASSES][MODEL_KEEPINGS]; /* 0: not known yet */
+};
+
+/* Bytes that a layer of this kind needs for one microbatch of the plan, forward or backward. known: may be NULL. */
+uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind,
+                        struct plan_workspaces *known);
 
 /* Rounds up to where the next buffer begins. */
 static inline uint64_t plan_align(uint64_t bytes)

@@ -18,7 +18,8 @@ struct layout {
     uint64_t *bytes; /* (LEDGER_CATEGORIES) */
 };
 
-/* n consecutive buffers of `bytes` each; returns the first's offset. */
+/* n consecutive buffers of `bytes` each; returns the first's offset. Each begins at PLAN_ALIGNMENT; what rounding
+ * takes is counted apart. */
 static uint64_t take_each(struct layout *l, enum ledger_category category, uint64_t n, uint64_t bytes)
 {
     const uint64_t at = l->offset, rounded = plan_align(bytes);
@@ -49,7 +50,8 @@ static uint64_t room(const struct plan *plan, const struct model *model, uint32_
     return plan_unit_room(model, unit, plan->head_pad);
 }
 
-/* True if the sum of the input's gradient must outlive a unit's visit. */
+/* True if the sum of the input's gradient must outlive a unit's visit. In one pass it is complete when that
+ * one ends. */
 static bool keeps_sum(const struct plan *plan)
 {
     return plan->head_sums && !plan->one_pass;
@@ -85,6 +87,7 @@ static void plan_take_weights(struct plan *plan, const struct model *model, stru
             plan->resident_bytes += times * model_unit_bytes(&model->units[unit], plan->setting.goal.precision);
         }
     }
+    /* More buffers than units that pass through them would stay empty. */
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
         plan->weights[i] = plan_take(l, LEDGER_WEIGHTS, largest);
@@ -117,7 +120,8 @@ static void take_head_gradient(struct plan *plan, struct layout *l, const struct
     plan->gradient = plan_take(l, LEDGER_GRADIENT, rounding + bytes / plan_value_bytes(plan) * sizeof(float));
 }
 
-/* Chains, and gradients. begin: of the places of values. */
+/* Chains, and gradients. begin: of the places of values. Their bytes are found by placing them, not by adding: many
+ * lie in places of values that are no longer needed. */
 static void take_turns(struct plan *plan, const struct model *model, struct layout *l, uint64_t begin)
 {
     const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
@@ -135,7 +139,8 @@ static void take_turns(struct plan *plan, const struct model *model, struct layo
     l->bytes[LEDGER_OTHER] += turns.end - before - turns.chains - turns.gradients;
 }
 
-/* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
+/* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. With
+ * the stash on the device nothing is stored in tiles, but a layer may see a value in another type: one set suffices. */
 static void plan_take_tiles(struct plan *plan, const struct model *model, struct layout *l)
 {
     uint64_t most[3] = {0};
@@ -165,6 +170,7 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         if (model_is_small(shape))
             continue;
         values->bytes = plan_align(plan_shape_bytes(plan, shape));
+        /* Of generation, where rows that are not joined begin apart. */
         values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
         if (plan->choice.n_cuts == 0)
             values->stashed =
@@ -193,7 +199,8 @@ static uint64_t largest_dense(const struct model *model)
 }
 
 /* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
- * rounding precede each sum; the head's, which are rounded from first to last, share them. */
+ * rounding precede each sum; the head's, which are rounded from first to last, share them. The head's units of one
+ * pass are all made before any is sent, so they have sums of their own. */
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
 {
     const struct model_layer *head = plan_head(model);
@@ -225,6 +232,8 @@ static void take_contributions(struct plan *plan, const struct model *model, str
     }
 }
 
+/* At least one for each set of tiles. More only if the search asks for them, and never more than contributions in a
+ * step. */
 static uint32_t count_sums(const struct plan *plan, const struct model *model)
 {
     const uint64_t parts = plan->setting.share_rows / plan->setting.part_rows;
@@ -259,11 +268,13 @@ static void take_chain_units(struct plan *plan, const struct model *model, struc
             plan_take(l, LEDGER_WEIGHTS, plan_uploaded_bytes(model, model->visits[layer->first_visit], plan));
 }
 
-/* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
-static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top)
+/* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. What the
+ * library takes is outside the arena, but in the device's memory, and so in the total. */
+static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top,
+                           struct plan_workspaces *known)
 {
     for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
-        uint64_t bytes = plan_workspace(plan, model, kind);
+        uint64_t bytes = plan_workspace(plan, model, kind, known);
         if (plan->workspace_bytes < bytes)
             plan->workspace_bytes = bytes;
     }
@@ -298,7 +309,7 @@ static void take_small_values(struct plan *plan, const struct model *model, stru
 }
 
 /* Lays out everything, in order. */
-static void lay_out(struct plan *plan, const struct model *model)
+static void lay_out(struct plan *plan, const struct model *model, struct plan_workspaces *known)
 {
     const struct plan_setting *s = &plan->setting;
     const uint64_t tokens = (uint64_t)s->share_rows * s->goal.seq;
@@ -335,10 +346,11 @@ static void lay_out(struct plan *plan, const struct model *model)
     if (model->config.n_labels) {
         plan->logits = plan_take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
     }
-    take_workspace(plan, model, &l, MODEL_HEAD);
+    take_workspace(plan, model, &l, MODEL_HEAD, known);
 }
 
-/* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. */
+/* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. A row's caches lie together, so a text is copied
+ * to another row in one piece. */
 static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint64_t rows = plan->choice.microbatch;
@@ -357,7 +369,7 @@ static void take_caches(struct plan *plan, const struct model *model, struct lay
 }
 
 /* The head's workspace in generation. Its logits are outside the workspace, and its product needs none. */
-static void lay_out_generation(struct plan *plan, const struct model *model)
+static void lay_out_generation(struct plan *plan, const struct model *model, struct plan_workspaces *known)
 {
     const struct model_config *c = &model->config;
     const uint64_t rows = plan->choice.microbatch;
@@ -371,11 +383,13 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     plan->ids = plan_take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
     plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
     plan->logits_stride = plan_align(logits) / sizeof(float);
-    take_workspace(plan, model, &l, MODEL_SINGLE);
+    take_workspace(plan, model, &l, MODEL_SINGLE, known);
 }
 
-void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *share,
-                  const struct plan_choice *choice)
+/* Derived figures come first, since sizes depend on them: sets, sums, tiles of the head. Then memory is taken in one
+ * order, which is the layout; nothing is ever freed within a plan. */
+void plan_lay_out_next(struct plan *out, const struct model *model, const struct plan_setting *share,
+                       const struct plan_choice *choice, struct plan_workspaces *known)
 {
     const uint32_t n_head = plan_head(model)->n_visits;
     const struct plan_setting *const setting = &out->setting;
@@ -398,12 +412,21 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     out->one_pass = plan_is_training(out) && (choice->whole_head || alone);
     out->head_sums =
         plan_is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision != NUMBER_FP32;
+    /* The head's units come first among those that may be resident: here all of them have to be. */
     if (out->head_apart && out->n_resident < n_head)
         out->n_resident = n_head;
     if (setting->goal.purpose == PLAN_GENERATE)
-        lay_out_generation(out, model);
+        lay_out_generation(out, model, known);
     else
-        lay_out(out, model);
+        lay_out(out, model, known);
+}
+
+void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                  const struct plan_choice *choice)
+{
+    struct plan_workspaces known = {0};
+
+    plan_lay_out_next(out, model, setting, choice, &known);
 }
 
 uint64_t plan_row_cache(const struct plan *plan, uint32_t row)
@@ -423,6 +446,7 @@ uint64_t plan_source_cache(const struct plan *plan, const struct model_layer *bl
     return plan_block_cache(plan, block) + plan->caches[model_class_of(block)].source;
 }
 
+/* The same walk as plan_take_weights: offsets are not stored, as there may be thousands. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
 {
     const uint32_t end = plan_place_of(model, unit);
@@ -454,6 +478,7 @@ uint64_t plan_head_contribution(const struct plan *plan, const struct model *mod
     return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
 }
 
+/* Called again and again with the same set, it names terms from the largest down; -1: the rest are 0. */
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
 {
     int largest = -1;
@@ -471,6 +496,7 @@ uint64_t plan_total(const struct plan *plan)
     return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
 }
 
+/* The largest share: parts are whole, so some workers may have one more than others. */
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores)
 {
     const struct plan_goal *goal = &setting->goal;

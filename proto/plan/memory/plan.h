@@ -6,11 +6,11 @@
  * it.
  *
  * The arena holds weight buffers, each as large as the largest unit that passes through them; resident units;
- * contribution sums; boundary values and their gradients (proto/model/values.h); the workspace of one microbatch in one
- * layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads ids, and
- * the head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on the
- * device, or in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
- * Of the stash, some may be made again before backward reads it: segments.h, chains.h.
+ * contribution sums; boundary values and their gradients (proto/model/config/values.h); the workspace of one microbatch
+ * in one layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads
+ * ids, and the head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on
+ * the device, or in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with
+ * depth. Of the stash, some may be made again before backward reads it: segments.h, chains.h.
  *
  * A device with memory of its own copies while it computes. With two or more weight buffers it has two sets of tiles
  * and at least two sums: one is sent to the host while the next is computed. With more sums it computes on while
@@ -340,6 +340,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 /* Cannot fail: both must have been checked. */
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
+/* The same, of a model and a setting of which others were laid out before. known: proto/plan/memory/layers.h. */
+struct plan_workspaces;
+void plan_lay_out_next(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                       const struct plan_choice *choice, struct plan_workspaces *known);
 
 /* True if blocks can keep values: only in training, with the stash on the device. Nor with segments: a byte that stores
  * a layer's input saves the whole layer's forward pass, one that keeps an activation a part of it. */

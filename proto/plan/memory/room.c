@@ -5,6 +5,7 @@
  * plan_host_fits must have held before: then no difference below is negative. */
 #include "proto/plan/memory/room.h"
 
+#include "proto/base/block_sum.h"
 #include "proto/base/process.h"
 
 #include <stdio.h>
@@ -61,7 +62,7 @@ const char *plan_replay_text(enum plan_replay replay)
 
 static uint64_t wanted_slots(const struct model *model, const struct plan_host_setting *s, uint32_t n_workers)
 {
-    const uint64_t parts = (s->goal.n_parts + n_workers - 1) / n_workers;
+    const uint64_t parts = (plan_host_parts(s) + n_workers - 1) / n_workers;
     uint64_t n = 0, most = 0;
 
     for (uint32_t visit = 0; visit < model->n_visits; visit++) {
@@ -83,7 +84,8 @@ static uint64_t half_of_rest(const struct plan_host *host, const struct plan_roo
 void plan_host_add_slots(struct plan_host *host, const struct model *model, const struct plan_host_setting *s,
                          const struct plan_room *room)
 {
-    const uint64_t a_slot = host->n_workers * host->slot_bytes; /* one in every inbox */
+    const uint64_t sum = s->goal.checks_memory ? sizeof(struct block_sum) : 0;
+    const uint64_t a_slot = host->n_workers * (host->slot_bytes + sum); /* one in every inbox */
     uint64_t n;
 
     if (s->goal.purpose != PLAN_TRAIN || !s->beside)
@@ -94,7 +96,9 @@ void plan_host_add_slots(struct plan_host *host, const struct model *model, cons
     n = n < half_of_rest(host, room) / a_slot ? n : half_of_rest(host, room) / a_slot;
     host->n_slots += (uint32_t)n;
     host->inbox_bytes += n * host->slot_bytes;
-    host->bytes[LEDGER_INBOX] += n * a_slot;
+    host->inbox_sums += n * sum;
+    host->bytes[LEDGER_INBOX] += host->n_workers * n * host->slot_bytes;
+    host->bytes[LEDGER_CHECKSUMS] += host->n_workers * n * sum;
     host->total += n * a_slot;
 }
 

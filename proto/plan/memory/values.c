@@ -1,5 +1,9 @@
 /* An address is a base and an index. So all places of a shape lie side by side, and gradients of a shape are placed
- * as one range. */
+ * as one range.
+ *
+ * Stashed values have a place each, from their forward to their backward. Passing ones are needed by neighbours alone,
+ * and take turns. Gradients come when values begin to be done with, and are placed over them: where exactly follows
+ * from which layers each of them is there for (struct life). */
 #include "proto/plan/memory/values.h"
 
 #include "proto/plan/memory/chains.h"
@@ -24,6 +28,7 @@ uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *sha
     return plan_shape_elements(shape, s->share_rows, s->goal.seq) * each;
 }
 
+/* What eps plan calls activation checkpoints. Evaluation keeps nothing for backward, and has only what passes. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
 {
     uint64_t bytes = 0;
@@ -39,6 +44,8 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
     return bytes;
 }
 
+/* The ways of a plan to store values: none (evaluation), segments, derived chains, or all. Small values, of rows or
+ * parts, have places of their own in each of them. */
 uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value)
 {
     const struct model_value *v = &model->values.of[value];
@@ -67,7 +74,7 @@ uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint3
 
 /* ---- places that are taken in turn ---- */
 
-/* Gradients of a shape, apart from the head's. */
+/* Gradients of a shape, apart from the head's. That one has its own place, as it may be summed in fp32. */
 static uint32_t count_gradients(const struct model *model, uint32_t shape)
 {
     const struct model_shape *s = &model->values.shapes[shape];
@@ -132,7 +139,8 @@ static void add_stashed(struct ranges *ranges, const struct plan *plan, const st
     }
 }
 
-/* The lowest place from `at` on for so many bytes. */
+/* The lowest place from `at` on for so many bytes. A range may begin anywhere, so after each move all are looked at
+ * again; at most once for each range. */
 static uint64_t find_lowest(const struct ranges *ranges, uint64_t at, uint64_t bytes)
 {
     bool moved;
@@ -163,7 +171,8 @@ static uint32_t values_find_next(const struct plan *plan, const struct model *mo
     return next;
 }
 
-/* A chain's values are there in forward, too, when no higher layer has stashed anything yet. */
+/* A chain's values are there in forward, too, when no higher layer has stashed anything yet. n: how many are placed
+ * already. */
 static void add_chains(struct ranges *ranges, const struct plan *plan, const struct model *model, uint32_t n,
                        struct life life)
 {
@@ -179,7 +188,8 @@ static uint64_t values_later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* From `fixed` on nothing has a place of its own. */
+/* From `fixed` on nothing has a place of its own. Chains are placed before gradients, in the order of the model,
+ * each at the lowest place that is free. */
 static uint64_t place_chains(struct plan *plan, const struct model *model, uint64_t begin, uint64_t fixed)
 {
     uint64_t end = fixed;
@@ -197,6 +207,7 @@ static uint64_t place_chains(struct plan *plan, const struct model *model, uint6
     return end;
 }
 
+/* The largest first: small ones fit into the gaps that it leaves. */
 void plan_take_turns(struct plan *plan, const struct model *model, struct plan_turns *turns)
 {
     const struct model_shape *shapes = model->values.shapes;
@@ -225,6 +236,7 @@ void plan_take_turns(struct plan *plan, const struct model *model, struct plan_t
         turns->gradients += at[i] >= before ? n * plan_shape_bytes(plan, &shapes[i]) : 0;
         turns->end = values_later(turns->end, at[i] + all);
     }
+    /* Counted is what lies behind all values. What lies over them is memory that the stash has. */
     turns->gradients = turns->gradients < turns->end - before ? turns->gradients : turns->end - before;
 }
 
@@ -293,6 +305,7 @@ static uint64_t count_streams(const struct plan *plan, const struct model_layer 
     return head || bottom ? 1 : 2;
 }
 
+/* Of one visit, for all rows of the share: what the link carries besides weights and contributions. */
 uint64_t plan_moved_bytes(const struct plan *plan, const struct model *model, uint32_t visit, bool backward)
 {
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];

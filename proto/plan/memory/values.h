@@ -1,4 +1,4 @@
-/* proto/plan/memory/values.h - where boundary values and their gradients lie (proto/model/values.h), and what of them a
+/* proto/plan/memory/values.h - where boundary values and their gradients lie (proto/model/config/values.h), and what of them a
  * layer needs on the device at once. */
 #ifndef PROTO_PLAN_MEMORY_VALUES_H
 #define PROTO_PLAN_MEMORY_VALUES_H

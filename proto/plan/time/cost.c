@@ -1,6 +1,10 @@
 /* The search asks for hundreds of predictions, so none takes time in proportion to depth: a kind of visit is priced
  * once (known), and when a round of recurring visits moves all ends of the pipeline alike, the rest of the run is a
- * multiplication (advance_by). */
+ * multiplication (advance_by).
+ *
+ * This is the quick prediction, by which a search compares plans. proto/step/timeline.c runs the worker's own code on a
+ * clock, takes longer, and is what eps plan --timeline shows. The order of visits, buffers and waits is written here a
+ * second time, and must stay that of the worker. */
 #include "proto/plan/time/cost.h"
 
 #include "proto/plan/memory/chains.h"
@@ -18,7 +22,8 @@ struct visit {
     uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
-/* The last visit of its kind, but for what it pulls and pads. */
+/* The last visit of its kind, but for what it pulls and pads. A program's visits cost the same for all blocks that
+ * use it. */
 struct known {
     const struct model_program *program; /* NULL: none */
     uint64_t frozen, coded;              /* as in struct model_unit */
@@ -45,7 +50,8 @@ static double cost_moved(const struct costs *c, double bytes)
     return bytes / c->profile->memory_bytes_per_s;
 }
 
-/* Computation of all microbatches of the share, and what finishes their contributions. */
+/* Computation of all microbatches of the share, and what finishes their contributions. Parts are alike, so a share
+ * costs its number of parts. */
 static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 {
     double seconds = backward ? plan_work_finish(&c->work, visit) : 0;
@@ -56,6 +62,7 @@ static double compute_of(const struct costs *c, uint32_t visit, bool backward)
     return seconds * (c->plan->setting.share_rows / c->plan->setting.part_rows);
 }
 
+/* A unit with several visits is updated once: each has its share of that. */
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
 {
     const struct plan_work_update each = plan_work_update(c->host, unit);
@@ -70,7 +77,7 @@ static double messages_of(const struct costs *c)
     return c->plan->setting.backend->takes_turns ? 2 * c->profile->message_s : 0;
 }
 
-/* The units in the buffers: those used last, as in proto/step/weights.c. */
+/* The units in the buffers: those used last, as in proto/step/weights.c. The first is the latest. */
 struct buffers {
     uint32_t units[PLAN_MAX_WEIGHT_BUFFERS], n, capacity;
 };
@@ -94,7 +101,8 @@ static bool use(struct buffers *b, uint32_t unit)
 }
 
 /* Buffers bound how far pulls run ahead; sums and sets bound how many contributions and tiles wait to be sent. With one
- * of each the worker waits for its transfers before it requests the next unit (proto/step/offers.h). */
+ * of each the worker waits for its transfers before it requests the next unit (proto/step/offers.h). All times are
+ * seconds since the pass began. */
 struct pipeline {
     double pulled;
     double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
@@ -115,6 +123,8 @@ static void shift(double *ends, uint32_t n, double end)
     ends[0] = end;
 }
 
+/* A visit begins when its unit is here, the one before has been computed, and the memory for what it makes is free
+ * again. What it makes is sent behind everything that was made before. */
 static void cost_advance(struct pipeline *p, const struct visit *v)
 {
     const double stash = v->stash / 2; /* half of it in each direction */
@@ -181,7 +191,8 @@ static void advance_by(struct pipeline *p, const struct visit *visits, uint32_t 
     }
 }
 
-/* True if the visit pulls its unit. A resident unit is pulled once, in generation beforehand; the embedding's never. */
+/* True if the visit pulls its unit. A resident unit is pulled once, in generation beforehand; the embedding's never.
+ * Asked once for each visit, in order: it moves the buffers on. */
 static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const uint32_t unit = c->model->visits[visit];
@@ -234,7 +245,7 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
 }
 
 /* Seconds to generate a token of each text: reads the weights, for all texts or for each, and earlier tokens' keys and
- * values. */
+ * values. Products of so few rows take the time of reading their weights. */
 static double generate_of(const struct costs *c, uint32_t visit)
 {
     const double rows = c->plan->choice.microbatch, passes = c->plan->setting.backend->joins_rows ? 1 : rows;
@@ -274,7 +285,8 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
     return v;
 }
 
-/* compute_visit, remembered for layers with a program, each of which visits one unit. */
+/* compute_visit, remembered for layers with a program, each of which visits one unit. Programs beyond PROGRAMS share
+ * places; then the price is computed anew each time. */
 static struct visit cost_find_visit(struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
@@ -434,7 +446,8 @@ static void add_some(struct plan_cost *out, struct pipeline *pipeline, struct co
     }
 }
 
-/* What derives the values of a chain again: nothing is pulled. */
+/* What derives the values of a chain again: nothing is pulled. Only computing is added: what is read of the units
+ * was copied in forward. */
 static void add_chain(struct plan_cost *out, struct pipeline *pipeline, struct costs *c,
                       const struct model_chain *chain)
 {
@@ -480,7 +493,8 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct cos
     }
 }
 
-/* All row groups, the last of which may be smaller. What the optimizer does is of the whole step. */
+/* All row groups, the last of which may be smaller. What the optimizer does is of the whole step. Each group pulls
+ * all weights once more; all else grows with the rows. */
 static void repeat(struct plan_cost *out, struct pipeline *pipeline, const struct plan *plan)
 {
     const uint32_t parts = plan->setting.share_rows / plan->setting.part_rows;
@@ -496,7 +510,8 @@ static void repeat(struct plan_cost *out, struct pipeline *pipeline, const struc
     pipeline->computed[0] *= times, pipeline->pushed[0] *= times;
 }
 
-/* The optimizer overlaps the next step, and shares host memory with the link. */
+/* The optimizer overlaps the next step, and shares host memory with the link. So a step cannot be shorter than the
+ * host's memory takes for both. */
 static double host_ms(const struct costs *c, const struct plan_cost *out)
 {
     const double optimizer_bytes =
@@ -512,7 +527,8 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
 {
     const struct plan_setting *s = &plan->setting;
     const bool takes_turns = s->backend->takes_turns;
-    const uint32_t n_workers = host->n_workers < host->goal.n_parts ? host->n_workers : host->goal.n_parts;
+    const uint32_t n_parts = plan_host_parts(host);
+    const uint32_t n_workers = host->n_workers < n_parts ? host->n_workers : n_parts;
     struct costs c = {.plan = plan,
                       .model = model,
                       .host = host,
@@ -535,6 +551,8 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
             out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms + out->message_ms;
     else
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
+    /* From so many tokens on, a matrix is used for longer than its weights take to come: two operations for each weight
+     * and token, against `value` bytes. */
     out->hiding_tokens =
         c.value *
         profile_flops(profile, profile_type(s->backend, s->goal.precision),

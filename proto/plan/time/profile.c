@@ -128,7 +128,7 @@ enum { OF_KEYS = PROFILE_HEADS * PROFILE_LENGTHS, OF_TYPE = PROFILE_KEYS * OF_KE
 /* A CPU has one path of each. */
 const struct profile_table profile_tables[2][PROFILE_TABLES] = {
     {[PROFILE_MATMUL] = MATMUL,
-     [PROFILE_NARROWER] = {OF(narrow_flops), .optional = 0, .n_levels = 3,
+     [PROFILE_NARROWER] = {OF(narrow_flops), .optional = 0, .is_whole = true, .n_levels = 3,
                            .levels = {{"width", PROFILE_NARROW, by_width, PROFILE_TYPES *PROFILE_ROWS},
                                       {"type", PROFILE_TYPES, by_type, PROFILE_ROWS},
                                       {"rows", PROFILE_ROWS, by_rows, 1}}},
@@ -185,19 +185,32 @@ static int check_figure(const char *name, double value, struct error *err)
     return error_set(err, -EINVAL, "%s is %g: it must be from 1 to %g", name, value, most_a_second);
 }
 
-/* name: of the table and of the levels above, with room for more. */
+/* True if any figure of a level is not 0. */
+static bool profile_knows_any(const double *figures, const struct profile_level *level)
+{
+    bool is_known = false;
+
+    for (int i = 0; i < level->n; i++)
+        is_known |= figures[(size_t)i * level->stride] != 0;
+    return is_known;
+}
+
+/* name: of the table and of the levels above, with room for more. A level of a table that is_whole is interpolated from
+ * all its figures: a single 0 among them would make a price infinite. */
 static int check_level(const double *figures, const struct profile_table *table, int level, bool may_be_0, char *name,
                        struct error *err)
 {
     const struct profile_level *l = profile_level(table, level);
     const size_t end = strlen(name);
+    const bool is_last = level == table->n_levels - 1;
+    const bool is_needed = table->is_whole && is_last && profile_knows_any(figures, l);
     int rc = 0;
 
     for (int i = 0; !rc && i < l->n; i++) {
         const double *at = figures + (size_t)i * l->stride;
-        const bool unknown = may_be_0 || (level == 0 && i >= table->n_known);
+        const bool unknown = !is_needed && (may_be_0 || (level == 0 && i >= table->n_known));
         snprintf(name + end, NAME_BYTES - end, ".%s", l->names[i]);
-        if (level < table->n_levels - 1)
+        if (!is_last)
             rc = check_level(at, table, level + 1, unknown, name, err);
         else if (*at != 0 || !unknown)
             rc = check_figure(name, *at, err);
@@ -241,6 +254,7 @@ static double between(const double *figures, const uint32_t *places, int n, doub
     return figures[n - 1];
 }
 
+/* Narrow products by width, between those that were measured and the wide ones; each by rows. */
 double profile_flops(const struct profile *profile, enum number_type type, double rows, double width)
 {
     const double wide = between(profile->matmul_flops[type], profile_rows, PROFILE_ROWS, rows);

@@ -90,8 +90,8 @@ static inline enum number_type profile_type(const struct plan_backend *backend, 
 /* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Figures must be from 1 to 1e21 (some may be 0), and call_s and message_s from 0 to 1; else -EINVAL with a sentence
- * that names the figure. */
+/* Figures must be from 1 to 1e21 (some may be 0; of a type's products of a narrow width, all or none), and call_s and
+ * message_s from 0 to 1; else -EINVAL with a sentence that names the figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Operations per second of products with this many rows, and of this width, the geometric mean of the other two sizes:

@@ -1,4 +1,8 @@
-/* The file of a profile, as JSON. */
+/* The file of a profile, as JSON.
+ *
+ * A profile is written by one version and read by another, so tables that were added later may be missing: they are
+ * derived from those that must be there, in proportion to the device's default profile. A key that is not known is
+ * refused, as it would be a figure that nobody uses. */
 #include "proto/plan/time/profile_tables.h"
 
 #include "proto/base/dump.h"
@@ -9,12 +13,14 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,7 +76,8 @@ static int profile_file_refuse_unknown(json_t *object, size_t n_known, const cha
     return 0;
 }
 
-/* A level of a table, and all below it; *out: the first figure there. */
+/* A level of a table, and all below it; *out: the first figure there. Levels of a table are objects within objects,
+ * by name; in the struct they are strides. */
 static int read_level(double *out, const struct profile_table *table, int level, json_t *value, struct error *err)
 {
     const struct profile_level *l = profile_level(table, level);
@@ -119,7 +126,7 @@ static void derive_rates(double (*out)[PROFILE_TYPES], const double (*otherwise)
     }
 }
 
-/* What a file may lack, from what it must have. */
+/* What a file may lack, from what it must have. Before optional figures are read, which then replace it. */
 static void profile_file_derive(struct profile *out, const char *device)
 {
     const struct profile *of = profile_default(device);
@@ -219,7 +226,7 @@ static int profile_file_read_object(struct profile *out, json_t *root, const cha
     return rc ? rc : profile_check(out, err);
 }
 
-/* All of a small regular file, 0-terminated. */
+/* All of a small regular file, 0-terminated. O_NONBLOCK: a FIFO of that name is refused at once. */
 static int profile_file_read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path, struct error *err)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -278,6 +285,8 @@ int profile_find(struct profile *out, bool *measured, const char *device, struct
         *measured = false;
     if (profile_path(path, sizeof path, device, NULL))
         return 0;
+    /* A profile that is damaged is an error, not a missing one: predictions would silently be those of another
+     * machine. */
     const int rc = profile_read(out, path, device, err);
     if (measured)
         *measured = rc == 0;
@@ -328,23 +337,25 @@ static json_t *profile_file_to_json(struct profile *profile, const char *device)
     return root;
 }
 
-/* Opens what will be renamed to path. A link in its place may be another user's: it is not followed. */
+/* Opens what will be renamed to path. Each writer has a name of its own, so that two at a time cannot mix their files;
+ * and a new file, as what has the name already may be another user's. */
 static int profile_file_open_partial(char partial[PATH_MAX], const char *path, struct error *err)
 {
+    uint64_t name;
     struct stat st;
 
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
-    if (snprintf(partial, PATH_MAX, "%s.partial", path) >= PATH_MAX)
+    if (getrandom(&name, sizeof name, 0) != sizeof name)
+        return error_set(err, -errno, "%s: no random bytes: %s", path, strerror(errno));
+    if (snprintf(partial, PATH_MAX, "%s.partial-%016" PRIx64, path, name) >= PATH_MAX)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     path_make_parents(path); /* an error shows when the file is opened */
-    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd >= 0)
-        return fd;
-    return error_set(err, -errno, "%s: %s", partial,
-                     errno == ELOOP ? PATH_IS_A_LINK ": move it away" : strerror(errno));
+    const int fd = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return fd >= 0 ? fd : error_set(err, -errno, "%s: %s", path, strerror(errno));
 }
 
+/* Before a measurement of a minute, whose result would then have no place. */
 int profile_may_write(const char *path, struct error *err)
 {
     char partial[PATH_MAX];
@@ -357,6 +368,7 @@ int profile_may_write(const char *path, struct error *err)
     return 0;
 }
 
+/* Written beside and renamed, so that a reader finds the old file or the new one. */
 int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
 {
     char partial[PATH_MAX];

@@ -23,6 +23,7 @@ struct profile_table {
     int optional;   /* the level whose names a file may lack; -1: none */
     bool is_sparse; /* a file may lack names at all levels; their figures are 0, and it is written without them */
     int n_known;    /* so many of the first level's names have no figure that is 0, which means that it is not known */
+    bool is_whole;  /* of the last level, all figures are known or none */
     int n_levels;   /* 0: devices of this kind have no such table */
     struct profile_level levels[PROFILE_LEVELS];
 };

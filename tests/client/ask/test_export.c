@@ -1,7 +1,7 @@
 /* Exports of small models, sharded by a limit in place of 4 GiB. Of models that others wrote: test_export_sources. */
 #include "client/ask/export.h"
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"

@@ -88,6 +88,7 @@ static int train(const char *directory, struct lab *lab, struct eps_error *error
     struct eps_train_options options = processes_options("tiny.json", files, directory);
 
     options.connect = "lab", options.device_mem = 0, options.steps = 1;
+    options.eval_data = NULL; /* of data that are trained on, too, there is a note */
     return eps_train(&options, &events, lab, error);
 }
 

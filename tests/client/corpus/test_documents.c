@@ -97,15 +97,15 @@ TEST_EACH(layouts_of_tuning_data_are_read, COUNT(layouts))
     const char *path = processes_put_text("one.jsonl", layouts[_i].line);
     struct error err = {""};
     char got[400] = "";
-    enum client_documents_kind are;
+    const struct client_source_ops *are = NULL;
 
     ck_assert_msg(read_files(&path, 1, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(documents.n, 1);
     spell(got, 0);
     ck_assert_str_eq(got, layouts[_i].want);
-    ck_assert_int_eq(client_documents_are(&are, &data, NULL, NULL), 0);
-    ck_assert_int_eq(are, strstr(layouts[_i].line, "\"text\"") ? CLIENT_NO_DOCUMENTS
-                                                               : CLIENT_DOCUMENTS); /* a text alone is a stream's */
+    ck_assert_int_eq(client_source_find_documents(&are, &data, NULL, NULL), 0);
+    ck_assert_ptr_eq(are, strstr(layouts[_i].line, "\"text\"") ? NULL /* a text alone is a stream's */
+                                                               : &client_source_conversations);
     forget();
 }
 
@@ -132,14 +132,14 @@ TEST(texts_and_conversations_may_share_a_run_that_begins_with_one)
                            processes_put_text("mixed.jsonl",
                                               "\n{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"text\": \"two\"}\n")};
     struct error err = {""};
-    enum client_documents_kind are;
+    const struct client_source_ops *are = NULL;
 
     ck_assert_msg(read_files(paths, 2, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(documents.n, 3);
     ck_assert_uint_eq(documents.n_lines, 3);
     ck_assert(documents.list[1].file == 1 && documents.list[1].line == 2 && documents.list[2].line == 3);
-    ck_assert_int_eq(client_documents_are(&are, &data, NULL, NULL), 0);
-    ck_assert_int_eq(are, CLIENT_DOCUMENTS);
+    ck_assert_int_eq(client_source_find_documents(&are, &data, NULL, NULL), 0);
+    ck_assert_ptr_eq(are, &client_source_conversations);
     forget();
 }
 
@@ -191,7 +191,7 @@ TEST(inputs_predict_their_successors_and_long_documents_are_cut)
         "one.jsonl",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"bcd\"}]}");
     uint32_t ids[22], labels[22], work[23];
-    const struct client_row_fields row = {.at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels}};
+    const struct client_row_fields row = {.at = {[PLAN_FIELD_IDS] = ids, [PLAN_FIELD_LABELS] = labels}};
     struct error err = {""};
 
     ck_assert_msg(read_files(&path, 1, &err) == 0, "%s", err.text);

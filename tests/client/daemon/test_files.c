@@ -361,6 +361,20 @@ TEST(events_that_are_sent_are_appended_whole)
     free(text);
 }
 
+TEST(events_that_the_disk_does_not_take_are_told_of)
+{
+    const int fd = open("/dev/full", O_WRONLY | O_APPEND | O_CLOEXEC), socket = files_take_trace(files);
+    struct trace trace;
+
+    serve(fd);
+    trace_open(&trace, socket, "epsd", "optimizer");
+    ck_assert_int_eq(trace_close(&trace), 0);
+    close(socket);
+    ck_assert_int_eq(client_files_close(served), -ENOSPC);
+    served = NULL;
+    close(fd);
+}
+
 /* Whoever else has the socket cannot make the sender wait. */
 TEST(events_that_are_not_taken_at_once_are_dropped_and_counted)
 {

@@ -296,7 +296,7 @@ static const struct {
      2,
      3,
      1000,
-     "--private=7 --connect lab --device cpu --share 3 --device-mem 1000"},
+     "--private=7 --connect lab --device cpu --share 3 --device-mem 1000B"},
     {NULL, {.kind = DEVICE_CUDA}, 1, 2, 0, "--connect lab --device cuda:0 --share 2"},
     {NULL, {.kind = DEVICE_CUDA}, 2, 2, 0, "--connect lab --device cuda:1 --share 2"},
     {NULL, {.kind = DEVICE_AUTO}, 2, 2, 0, "--connect lab --device auto:1 --share 2"},

@@ -7,7 +7,7 @@
 
 #include "client/data/data.h"
 #include "client/text/tokenizer.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdio.h>

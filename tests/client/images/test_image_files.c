@@ -160,6 +160,28 @@ static size_t next_marker(const uint8_t *bytes, size_t n, size_t at)
     return at;
 }
 
+/* No Huffman code is all ones: 0xFF, written with a 0 after it. */
+TEST(a_damaged_scan_is_refused)
+{
+    static const char *const names[] = {"whole.jpg", "grey.jpg", "progressive.jpg"};
+    struct client_image image = {0};
+
+    for (int i = 0; i < COUNT(names); i++) {
+        struct error err = {""};
+        size_t n, at = 0;
+        uint8_t *bytes = load(&n, names[i]);
+        while (bytes[at] != 0xFF || bytes[at + 1] != 0xDA)
+            at++;
+        at += 2 + (size_t)bytes[at + 2] * 256 + bytes[at + 3]; /* past the scan's header */
+        for (size_t k = 0; k < 8; k += 2)
+            bytes[at + k] = 0xFF, bytes[at + k + 1] = 0;
+        ck_assert_int_eq(client_encoded_decode(&image, bytes, n, &err), -EINVAL);
+        ck_assert_holds(err.text, "its JPEG is damaged");
+        free(bytes);
+    }
+    client_image_free(&image);
+}
+
 /* A progressive image whose first scan comes 201 times. */
 TEST(a_jpeg_of_endless_scans_is_refused)
 {

@@ -51,7 +51,7 @@ TEST(an_encoder_becomes_a_classifier_with_the_data_s_labels)
     ck_assert_int_eq(client_labels_find(&at, &labels, "pos", 3, NULL), 0);
     ck_assert_int_eq(client_labels_find(&at, &labels, "neg", 3, NULL), 0);
     ck_assert_int_eq(client_labels_find(&at, &labels, "mid", 3, NULL), 0);
-    client_labels_sort(&labels, to);
+    ck_assert_int_eq(client_labels_sort(&labels, to, NULL), 0);
     ck_assert_int_eq(client_classifier_label(&model, &labels, NULL), 0);
     ck_assert_uint_eq(model.config.n_labels, 3);
     ck_assert(!model.config.regression);

@@ -5,10 +5,11 @@
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
 
+#include "client/model/adapter.h"
 #include "client/model/model.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/model_files.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/model_files.h"
+#include "proto/model/file/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,6 +76,12 @@ static const struct {
     {"mkdir -p run/step-20; cp config.json run/step-20; cp one run/step-20/model.safetensors; ln -s step-20 run/latest",
      "run", 0, 1, "one", "step-20"},
     {"cp config.json run", "run", -ENOENT, 0, "no *.safetensors", "run/config.json"},
+    /* A snapshot in the Hugging Face hub's cache, whose own name is a commit's, is named by its model. */
+    {"mkdir -p hub/models--org--a-name/snapshots/0a1b; cp config.json hub/models--org--a-name/snapshots/0a1b; cp one "
+     "hub/models--org--a-name/snapshots/0a1b/model.safetensors",
+     "hub/models--org--a-name/snapshots/0a1b/", 0, 1, "one", "a-name"},
+    {"mkdir hub/models--org; cp -r hub/models--org--a-name/snapshots/0a1b hub/models--org/in", "hub/models--org/in", 0,
+     1, "one", "in"},
     /* An index names the files; model.safetensors precedes it. Links are followed. */
     {"mkdir cut; cp config.json cut; cp one cut/a.safetensors; cp two cut/b.safetensors; cp three "
      "cut/c.safetensors; " INDEX("cut", MAP("a.safetensors", "b.safetensors")),
@@ -202,7 +209,7 @@ static int nameless(const char *content)
 TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
 {
     const unsigned before = processes_count_fds(getpid());
-    const struct client_model_name live = {.path = "live"}, based = {"live", "one"};
+    const struct client_model_name live = {.path = "live"}, based = {.path = "live", .base = "one"};
     struct client_model model;
     struct error err = {0};
 
@@ -251,6 +258,8 @@ static int cut_short(void *data, uint64_t bytes)
     return -EINTR;
 }
 
+static char edited[200]; /* what the last check said of texts */
+
 /* With this byte flipped, a model's check says this; NULL: nothing. The byte is put back. */
 static void check_flipped(const char *path, long at, const char *says)
 {
@@ -263,6 +272,8 @@ static void check_flipped(const char *path, long at, const char *says)
     ck_assert_msg(client_model_open(&model, &(struct client_model_name){.path = "sealed"}, &err) == 0, "%s", err.text);
     ck_assert_msg(client_model_check(&model, NULL, NULL, &err) == (says ? -EINVAL : 0), "%s: %s", path, err.text);
     ck_assert_holds(err.text, says ? says : "");
+    snprintf(edited, sizeof edited, "%.*s", (int)sizeof edited - 1,
+             *model.edited ? strstr(model.edited, "/sealed") : "");
     client_model_close(&model);
     ck_assert_uint_eq(processes_count_fds(getpid()), before);
     if (path)
@@ -281,7 +292,9 @@ TEST(a_checkpoint_is_held_to_its_checksums)
     check_flipped(NULL, 0, NULL);
     check_flipped("sealed/optimizer.safetensors", 3, NULL); /* not used, not read */
     check_flipped("sealed/model.safetensors", -3, "/sealed: model.safetensors");
-    check_flipped("sealed/merges.txt", 3, "/sealed: merges.txt");
+    ck_assert_str_eq(edited, "");
+    check_flipped("sealed/merges.txt", 3, NULL);
+    ck_assert_str_eq(edited, "/sealed: merges.txt is not as it was saved; it is read as it is");
     check_flipped("sealed/training.json", 12, "/sealed: training.json");
     ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = "sealed"}, NULL), 0);
     ck_assert_int_eq(client_model_check(&model, on_bytes, &bytes, NULL), 0);
@@ -294,4 +307,44 @@ TEST(a_checkpoint_is_held_to_its_checksums)
     check_flipped(NULL, 0, "config.json is not among its files");
     ck_assert_int_eq(unlink("sealed/training.json"), 0);
     check_flipped(NULL, 0, NULL); /* nothing to hold it to */
+}
+
+static unsigned n_allowed; /* allocations for JSON, until one fails */
+
+static void *allocate(size_t n)
+{
+    return n_allowed-- == 0 ? NULL : malloc(n);
+}
+
+/* The model's config.json, with fresh adapters in it; NULL: they were refused. */
+static json_t *adapted(unsigned allowed)
+{
+    struct client_model model;
+    struct error err = {""};
+
+    ck_assert_int_eq(client_model_open(&model, &(struct client_model_name){.path = "config.json"}, &err), 0);
+    n_allowed = allowed;
+    json_set_alloc_funcs(allocate, free);
+    const int rc = client_adapter_plan(&model, "rank=4", &err);
+    json_set_alloc_funcs(malloc, free);
+    char *text = rc ? NULL : client_model_print_config(&model, SAFETENSORS_F32, NULL);
+    json_t *out = text ? json_loads(text, 0, NULL) : NULL;
+    ck_assert_msg(!rc || *err.text, "refused without a reason");
+    free(text);
+    client_model_close(&model);
+    return out;
+}
+
+TEST(adapters_are_whole_or_refused_whichever_allocation_fails)
+{
+    json_t *whole = adapted(UINT32_MAX), *now = NULL;
+    unsigned n = 0;
+
+    ck_assert_ptr_nonnull(whole);
+    for (; !now; n++)
+        now = adapted(n);
+    ck_assert_uint_gt(n, 100);
+    ck_assert_msg(json_equal(now, whole), "%u allocations: %s", n, json_dumps(now, 0));
+    json_decref(now);
+    json_decref(whole);
 }

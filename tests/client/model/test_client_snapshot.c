@@ -1,5 +1,5 @@
 #include "client/ask/forward.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/inprocess/stage.h"

@@ -2,7 +2,7 @@
  * tokens. */
 #include "client/model/untie.h"
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/model/t5.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"

@@ -38,11 +38,13 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_str_eq(print("lr %.9g to %.9g, decay %g, betas %g,%g, epsilon %g", out.lr, out.min_lr, out.weight_decay,
                            out.beta1, out.beta2, out.epsilon),
                      "lr 0.0003 to 3e-05, decay 0.01, betas 0.9,0.999, epsilon 1e-08");
-    /* 16,384 / 256; ceil(386 / 64); round(0.21); ceil(0.7); the worker chooses its memory */
-    ck_assert_str_eq(print("seq %u, batch %u, steps %ju, warmup %ju, save %ju, keep %u, eval %ju, seed %ju, memory %ju",
-                           out.seq, out.batch, (uintmax_t)out.steps, (uintmax_t)out.warmup, (uintmax_t)out.save_every,
-                           out.keep, (uintmax_t)out.eval_tokens, (uintmax_t)out.seed, (uintmax_t)out.device_mem),
-                     "seq 256, batch 64, steps 7, warmup 0, save 1, keep 2, eval 65536, seed 0, memory 0");
+    /* 16,384 / 256; ceil(386 / 64); round(0.21); 7 / 2 evaluations of a minibatch; the worker chooses its memory */
+    ck_assert_str_eq(print("seq %u, batch %u, steps %ju, warmup %ju, keep %u, eval %ju every %ju, seed %ju, memory %ju",
+                           out.seq, out.batch, (uintmax_t)out.steps, (uintmax_t)out.warmup, out.keep,
+                           (uintmax_t)out.eval_tokens, (uintmax_t)out.eval_every, (uintmax_t)out.seed,
+                           (uintmax_t)out.device_mem),
+                     "seq 256, batch 64, steps 7, warmup 0, keep 2, eval 4096 every 3, seed 0, memory 0");
+    ck_assert(out.save_every == UINT64_MAX && out.save_minutes == 10);
     ck_assert(out.workers == 1 && out.parts == 1 && out.optimizer == EPS_ADAMA && out.order == EPS_SHUFFLED);
     ck_assert(out.schedule == EPS_SCHEDULE_COSINE && out.separator == EPS_SEPARATOR_NONE && out.commit == EPS_EAGER);
     ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_FP32 && isnan(out.clip_norm) && isnan(out.clip_update));
@@ -118,7 +120,7 @@ TEST(a_task_has_minibatches_of_rows)
     in.epochs = 0.5, in.batch = 100, task.longest = 255;
     resolve(&out, &in, &task);
     ck_assert(out.steps == 5 && out.seq == 256);
-    in = given(), in.parts = 3, task.n_rows = 10, task.longest = 9999;
+    in = given(), in.parts = 3, task.n_rows = 10, task.longest = 9999, task.fresh = true;
     resolve(&out, &in, &task);
     ck_assert(out.batch == 9 && out.seq == 256);
     in.seq = 2;
@@ -222,14 +224,130 @@ TEST(a_preset_is_trained_on_rows_by_its_recipe)
     ck_assert(out.seq == 24 && out.batch == 43 && out.steps == 90);
 }
 
+/* A run of given weights: of a text of so many windows of 256, or of so many rows of 112 tokens, of which 20 are held
+ * out. By hand. 386 windows / 60 are 6, of which once is 65 steps; 30 are twice 30 steps of one; of 10 three times are
+ * all. 180 rows three times, / 60, are 9; of 100,000 it is 16,384 tokens, 146 rows. Four parts of 180 have 8 rows, two
+ * of preferences at least 4, of 60 / 60 * 3. A class of 200 rows has 10, of 1,000 no more than 32. Half an epoch of 800
+ * rows is 6. */
+enum { TEXT, ROWS, PAIRS, CLASSES };
+static const struct {
+    int of;
+    uint64_t n;
+    uint32_t parts;
+    double epochs;
+    uint32_t batch;
+    uint64_t steps;
+} tuned[] = {
+    {TEXT, 386, 1, NAN, 6, 65},     {TEXT, 30, 1, NAN, 1, 60},       {TEXT, 10, 1, NAN, 1, 30},
+    {TEXT, 30, 2, NAN, 2, 45},      {TEXT, 30, 1, 1, 1, 30},         {ROWS, 180, 1, NAN, 9, 60},
+    {ROWS, 20, 1, NAN, 1, 60},      {ROWS, 5, 1, NAN, 1, 15},        {ROWS, 100000, 1, NAN, 146, 2055},
+    {ROWS, 180, 4, NAN, 8, 69},     {ROWS, 800, 1, 0.5, 6, 67},      {PAIRS, 60, 2, NAN, 4, 45},
+    {CLASSES, 200, 1, NAN, 10, 60}, {CLASSES, 1000, 1, NAN, 32, 96},
+};
+
+static struct client_facts tuned_facts(int of, uint64_t n)
+{
+    struct client_facts known = {.n_positions = 256, .n_tokens = n * 256 + 1 + 257};
+
+    if (of == TEXT && n * 256 + 1 > 99 * 257) /* more than a window is held out: 1 % */
+        known.n_tokens = (n * 256 + 1) * 100 / 99 + 1;
+    if (of != TEXT)
+        known.whole = true, known.n_rows = (uint32_t)n, known.n_held_out = 20, known.longest = 112, known.least = 1;
+    known.pairs = of == PAIRS;
+    known.task = of == CLASSES ? EPS_CLASSIFY : EPS_TASK_DEFAULT;
+    return known;
+}
+
+TEST_EACH(given_weights_get_some_sixty_steps, COUNT(tuned))
+{
+    const struct client_facts known = tuned_facts(tuned[_i].of, tuned[_i].n);
+    struct eps_train_options in = given(), out;
+    struct error said;
+
+    in.parts = tuned[_i].parts, in.epochs = tuned[_i].epochs;
+    resolve(&out, &in, &known);
+    ck_assert_str_eq(print("%ju of %u", (uintmax_t)out.steps, out.batch),
+                     print("%ju of %u", (uintmax_t)tuned[_i].steps, tuned[_i].batch));
+    ck_assert(client_options_say_short(&said, &in, &out) == (tuned[_i].steps < 20));
+    in.steps = 3, in.epochs = NAN;
+    resolve(&out, &in, &known);
+    ck_assert(out.steps == 3 && !client_options_say_short(&said, &in, &out)); /* who asks for it knows it */
+}
+
+TEST(a_short_run_says_so_with_the_remedy)
+{
+    struct eps_train_options in = given(), out;
+    const struct client_facts known = tuned_facts(ROWS, 5);
+    struct error said;
+
+    resolve(&out, &in, &known);
+    ck_assert(client_options_say_short(&said, &in, &out));
+    ck_assert_str_eq(said.text, "15 steps teach a model little: give more data or more --epochs");
+    in.batch = 5, in.epochs = 1;
+    resolve(&out, &in, &known);
+    ck_assert(client_options_say_short(&said, &in, &out));
+    ck_assert_str_eq(said.text, "1 step teaches a model little: give more data or more --epochs, or a smaller --batch");
+    in.resume = "run"; /* it was said at its beginning */
+    ck_assert(!client_options_say_short(&said, &in, &out));
+}
+
+/* By hand. 60 steps of 9 rows: 20 rows are 3 minibatches, and 10 evaluations of these half of 60. 60 steps of 9 are 3
+ * minibatches for each 20 steps, 27 rows of 112 tokens, fewer than 4096. 300 rows are 34 minibatches: of 4096 tokens 36
+ * rows, 4 minibatches, and 60 / 8 evaluations, one after every ninth step. With all of them one alone fits. Of 2,055
+ * steps of 146 rows 102 minibatches would do, so it is 65,536 tokens. */
+TEST(evaluations_take_a_part_of_the_time)
+{
+    static const struct {
+        uint64_t n, eval_tokens;
+        uint32_t n_held_out;
+        uint64_t tokens, every;
+    } cases[] = {
+        {180, UINT64_MAX, 20, 4096, 6},
+        {180, UINT64_MAX, 300, 4096, 9},
+        {180, 0, 300, 0, 60},
+        {100000, UINT64_MAX, 20000, 65536, 206},
+    };
+    struct eps_train_options in, out;
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct client_facts known = tuned_facts(ROWS, cases[i].n);
+        in = given(), in.eval_tokens = cases[i].eval_tokens, known.n_held_out = cases[i].n_held_out;
+        resolve(&out, &in, &known);
+        ck_assert_str_eq(print("%ju, %ju", (uintmax_t)out.eval_tokens, (uintmax_t)out.eval_every),
+                         print("%ju, %ju", (uintmax_t)cases[i].tokens, (uintmax_t)cases[i].every));
+        for (uint64_t every = 0; every < 2; every++) {
+            in.eval_every = every;
+            resolve(&out, &in, &known);
+            ck_assert_uint_eq(out.eval_every, every);
+            ck_assert_uint_eq(out.eval_tokens, in.eval_tokens == UINT64_MAX ? 65536 : in.eval_tokens);
+        }
+    }
+}
+
+static enum eps_rows give_none(void *user, struct eps_step_rows *rows)
+{
+    (void)user, (void)rows;
+    return EPS_ROWS_END;
+}
+
+TEST(rows_that_a_caller_gives_are_not_measured_by_others)
+{
+    struct eps_train_options in = given(), out;
+
+    in.on_rows = give_none;
+    resolve(&out, &in, &facts);
+    ck_assert_uint_eq(out.eval_every, 0);
+}
+
 static const struct model_config config = GPT2_CONFIG(1, 2, 16, 64, 32, 256, GPT2_ON(scale_attention), .tied = true);
 
 #define RECIPE "the preset's recipe: "
 /* What is given of the options, what is known, and what then holds of those that are resolved. */
 #define RULES(X)                                                                                                       \
     /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; 16 rows, a multiple of 3; ceil(2.5 * 96 / 15) */          \
-    X((o->workers = 3, o->epochs = 2.5), (f->fresh = false, f->n_positions = 4096),                                    \
-      out.lr == 2e-5 && out.seq == 1024 && out.parts == 3 && out.batch == 15 && out.steps == 16)                       \
+    X((o->workers = 3, o->epochs = 2.5), (f->n_positions = 4096),                                                      \
+      out.seq == 1024 && out.parts == 3 && out.batch == 15 && out.steps == 16)                                         \
+    X((void)0, (f->fresh = false), out.lr == 2e-5)                                                                     \
     X((o->connect = "d"), (f->n_workers = 2), out.parts == 2 && out.workers == 0)                                      \
     /* 7 windows beside the one held out: fewer than a batch */                                                        \
     X((o->parts = 2), (f->n_tokens = 2050), out.batch == 6)                                                            \
@@ -273,7 +391,7 @@ static const struct model_config config = GPT2_CONFIG(1, 2, 16, 64, 32, 256, GPT
     X((o->commit = EPS_FOLDED, o->parts = 4, o->optimizer = EPS_ADAMA), (void)0, out.commit == EPS_FOLDED)             \
     X((o->commit = EPS_FOLDED, o->parts = 4, o->optimizer = EPS_SGD, o->momentum = 0.9), (void)0,                      \
       out.commit == EPS_FOLDED)                                                                                        \
-    /* As README.md and eps(1) say. */                                                                                 \
+    /* As client/README.md says. */                                                                                    \
     X((void)0, (void)0, out.save_minutes == 10)                                                                        \
     /* The recipe of a preset is said, without what is given. */                                                       \
     X((void)0, (*f = facts_of(&byte_small, 1000000)),                                                                  \
@@ -336,6 +454,7 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->beta2 = 1), -EDOM, "--betas 0.9,1", "less than 1")                                                           \
     X((o->beta1 = -0.1), -EDOM, "--betas -0.1", "")                                                                    \
     X((o->epsilon = 0), -EDOM, "--epsilon 0", "")                                                                      \
+    X((o->label_smoothing = 1), -EDOM, "--label-smoothing 1 ", "less than 1")                                          \
     X((o->seq = 257), -EDOM, "--seq 257", "256 positions")                                                             \
     X((o->parts = 65), -EDOM, "--parts 65", "64")                                                                      \
     X((o->workers = 65), -EDOM, "--workers 65", "64")                                                                  \
@@ -349,7 +468,7 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->epochs = -2), -EDOM, "--epochs -2", "")                                                                      \
     X((o->epochs = 1e300), -EDOM, "--epochs 1e+300", "")                                                               \
     X((o->steps = 3, o->warmup = 4), -EDOM, "--warmup 4", "3 steps")                                                   \
-    X((o->patience = 3), -EDOM, "--patience 3", "--eval-every")                                                        \
+    X((o->patience = 3, o->eval_every = 0), -EDOM, "--patience 3", "--eval-every 0")                                   \
     X((o->steps = 3, o->eval_every = 4), -EDOM, "--eval-every 4", "3 steps")                                           \
     X((o->seed = (uint64_t)1 << 63), -EDOM, "--seed 9223372036854775808", "2^63")                                      \
     X((o->save_every = (uint64_t)1 << 41), -EDOM, "--save-every 2199023255552", "more than")                           \
@@ -483,6 +602,30 @@ TEST(sgd_has_its_own_defaults)
     ck_assert(out.lr_factor == 0.1 && out.min_lr == 0 && isnan(out.momentum));
     goal = client_options_goal(&out);
     ck_assert(!goal.sgd && goal.momentum == 0);
+}
+
+/* One word for four types; those that are named stay; a resumed run has its own, and the word must say the same. */
+TEST(a_narrow_state_is_all_that_applies_in_16_bits)
+{
+    struct eps_train_options in = given(), out;
+    struct error err = {""};
+
+    in.state = EPS_BF16, in.precision = EPS_FP32;
+    resolve(&out, &in, &facts);
+    ck_assert(out.moments == EPS_BF16 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_FP32);
+    ck_assert_int_eq(out.sums, EPS_FP32);
+    in.precision = EPS_FP16, in.moments = EPS_FP32;
+    resolve(&out, &in, &facts);
+    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
+    ck_assert_int_eq(out.sums, EPS_BF16);
+    in = given(), in.state = EPS_BF16, in.precision = EPS_BF16, in.optimizer = EPS_SGD, in.momentum = 0;
+    resolve(&out, &in, &facts);
+    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
+    in = out, in.resume = "run";
+    resolve(&out, &in, &facts);
+    in.state = EPS_FP32;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "--state fp32: the run's state has other types"), "%s", err.text);
 }
 
 /* Which numbers, by whose devices. */

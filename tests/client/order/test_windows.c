@@ -112,6 +112,17 @@ TEST(windows_of_every_stride_predict_all)
             }
 }
 
+TEST(a_limit_holds_whatever_the_stride)
+{
+    for (uint32_t stride = 1; stride <= 4; stride++)
+        for (uint64_t most = 4; most <= 9; most++) {
+            const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, stride, most, 1);
+            const uint64_t n_tokens = client_windows_tokens(&windows, 0, windows.n);
+            ck_assert_uint_le(n_tokens, most);
+            ck_assert_uint_gt(n_tokens + stride, most); /* another window would be too many */
+        }
+}
+
 /* By hand: ten tokens without a successor to predict, in windows of four, four and two; the last begins two earlier,
  * and ends with the stream. Those to train on are the two whole ones. */
 TEST(windows_of_masked_tokens_end_with_the_last_token_and_are_whole)

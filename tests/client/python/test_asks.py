@@ -84,8 +84,21 @@ def test_an_export_names_what_loads_it(run):
         eps.export(run, "exported")
 
 
+def test_a_run_is_reshaped_and_trained_on(run):
+    notes = []
+    assert eps.reshape(run, "deeper", grow=1, on_note=notes.append) == "deeper"
+    config = [json.loads((Path(of) / "latest/config.json").read_text()) for of in (run, "deeper")]
+    assert config[1]["n_layer"] == config[0]["n_layer"] + 1 and notes == []
+    with pytest.raises(eps.OptionError, match="one of `grow` and `replace`"):
+        eps.reshape(run, "other")
+
+
 WRONG = [
     (dict(lrr=1), TypeError, "eps.train has no option 'lrr': did you mean 'lr'"),
+    (dict(per_device_train_batch_size=4), TypeError,
+     "'per_device_train_batch_size': `batch` is the whole batch of a step, `microbatch` the rows"),
+    (dict(learning_rate=1e-4), TypeError, "eps.train has no option 'learning_rate': it is called `lr` here"),
+    (dict(n_gpu_layers=1), TypeError, "'n_gpu_layers': layers are not placed by number: what fits `device_mem`"),
     (dict(batch="3"), TypeError, "batch must be an int, not str"),
     (dict(batch=True), TypeError, "batch must be an int, not bool"),
     (dict(batch=-1), eps.OptionError, "batch is -1: it must be from 1 on"),
@@ -124,8 +137,8 @@ def test_what_is_wrong_is_said_in_one_sentence(given, kind, says):
 def test_help_lists_every_option_of_the_command(capsys):
     help(eps.train)
     text = capsys.readouterr().out
-    options = set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", command("train", "--help"), re.MULTILINE))
-    missing = {name for name in options - {"help", "config", "quiet", "verbose", "programs"}
+    options = set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", command("train", "--help", "all"), re.MULTILINE))
+    missing = {name for name in options - {"help", "threads", "quiet", "verbose", "programs", "yes"}
                if f"{name.replace('-', '_')}: " not in text}
     assert not missing
 

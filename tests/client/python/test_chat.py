@@ -64,6 +64,25 @@ def test_what_cannot_be_said_leaves_the_conversation_as_it_was(model):
     chat.close()
 
 
+def test_a_conversation_is_cleared_and_given_another_system_message(model):
+    def first(system):
+        with eps.Chat(model, system=system, **GREEDY) as chat:
+            return chat.say("3?")
+
+    with eps.Chat(model, system="be brief", **GREEDY) as chat:
+        chat.say("1?")
+        chat.clear()
+        for system in ("be brief", "S", None):
+            chat.set_system(system)
+            expected, got = first(system), chat.say("3?")
+            assert (got.text, got.n_prompt) == (expected.text, expected.n_prompt)
+            chat.clear()
+        with pytest.raises(TypeError, match="message must be a str or None, not int"):
+            chat.set_system(3)
+    with pytest.raises(eps.Error, match="the conversation is closed"):
+        chat.clear()
+
+
 class Own(Exception):
     pass
 

@@ -31,7 +31,7 @@ def note(sentence):
             filling.unlink()
         else:
             os.kill(os.getpid(), signal.SIGINT)
-            signal.setitimer(signal.ITIMER_REAL, 0.5)  # and again, as it is kept until the engine waits
+            signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # and again, as it is kept until the engine waits
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 engine = eps.Engine("begun/latest", batch=4, seq=32, out="disk/run", device_mem="64MiB", on_note=note)
@@ -47,6 +47,7 @@ try:
     engine.close()
     print("closed")
 except (eps.Error, KeyboardInterrupt) as error:
+    signal.setitimer(signal.ITIMER_REAL, 0)
     print("close:", repr(error))
 print(sum("no room on disk" in sentence for sentence in notes), Path("disk/run/step-2").exists())
 left = [entry for entry in os.listdir(os.environ["TMPDIR"]) if entry.startswith("eps-engine-")]

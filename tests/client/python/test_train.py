@@ -68,7 +68,7 @@ def test_wrong_options_of_samples_are_refused(options, sentence):
 def test_a_run_tells_of_its_evaluations_checkpoints_notes_and_memory():
     evaluated, saved, notes, begun = [], [], [], time.time()
     run = eps.train("text.txt", out="run", eval_every=2, save_every=2, on_evaluation=lambda *e: evaluated.append(e),
-                    on_save=lambda *s: saved.append(s), on_note=notes.append, **SMALL)
+                    on_save=lambda *s: saved.append(s), on_note=notes.append, verbose=True, **SMALL)
     assert [step for step, _ in evaluated] == [0, 2, 4] and run.eval_loss == evaluated[-1][1]
     assert [step.eval_loss for step in run.steps] == [None, evaluated[1][1], None, evaluated[2][1]]
     assert {step for step, _ in saved} == {2, 4} and all(path.is_dir() for _, path in saved)
@@ -120,14 +120,21 @@ def in_file(rows):
     return eps.train("rows.jsonl", out="file", **SMALL)
 
 
-def test_rows_of_a_program_train_as_a_file_of_them_does():
+def test_rows_of_a_program_train_as_a_file_of_them_does(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rows = [{"text": line} for line in LINES]
     expected = [step.loss for step in in_file(rows).steps]
     forms = {"list": rows, "generator": (row for row in rows), "texts": iter(LINES)}
+    n_folders = []
+
+    def look(step):
+        n_folders.append(len(list(tmp_path.glob("eps-data-*"))))
+
     for name, form in forms.items():
-        assert [step.loss for step in eps.train(form, out=name, **SMALL).steps] == expected, name
+        assert [step.loss for step in eps.train(form, out=name, on_step=look, **SMALL).steps] == expected, name
     assert eps.train(rows, resume="list", steps=5).steps[0].step == 5
-    assert not any(entry.startswith("eps-data-") for entry in os.listdir(os.environ.get("TMPDIR", "/tmp")))
+    look(None)
+    assert set(n_folders[:-1]) == {1} and n_folders[-1] == 0
 
 
 def test_tables_are_rows():

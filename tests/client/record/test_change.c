@@ -53,6 +53,8 @@ TEST(a_list_that_was_not_written_by_us_is_refused)
         "[{\"step\": 1, \"option\": \"batch\", \"from\": 2, \"to\": 5}]",
         "[{\"step\": 1, \"option\": \"batch\", \"from\": -2, \"to\": 6}]",
         "[{\"step\": 1, \"option\": \"batch\", \"from\": \"2\", \"to\": 6}]",
+        "[" BATCH(1, 2, 0) "]",
+        "[" BATCH(1, 2, "3") ", " BATCH(2, 4, 6) "]",
         "[" BATCH(1, 2, 3) ", " BATCH(2, 4, 6) "]",
         "[" BATCH(3, 2, 4) ", " BATCH(2, 4, 6) "]",
     };

@@ -282,8 +282,8 @@ TEST(a_link_that_another_has_planted_is_not_followed)
 
 struct seen {
     size_t n;
-    struct eps_step steps[8]; /* memory is gone by the time they are looked at: what it was is here */
-    char memory[400];
+    struct eps_step steps[8]; /* memory and scores are gone by the time they are looked at: what they were is here */
+    char memory[400], scores[400];
 };
 
 static void on_step(void *user, const struct eps_step *step)
@@ -300,6 +300,12 @@ static void on_step(void *user, const struct eps_step *step)
         for (size_t k = 0; k < side->n_rows; k++)
             end += sprintf(end, " %s %zu", side->rows[k].category, (size_t)side->rows[k].current);
         strcpy(end, "\n");
+    }
+    for (size_t i = 0; i < step->n_scores + step->n_rewards; i++) {
+        const bool held_out = i < step->n_scores;
+        const struct eps_score *score = held_out ? &step->scores[i] : &step->rewards[i - step->n_scores];
+        char *end = seen->scores + strlen(seen->scores);
+        sprintf(end, "%s%s %g\n", held_out ? "held out " : "", score->name, score->value);
     }
 }
 
@@ -339,6 +345,10 @@ TEST(what_was_written_is_read)
     struct eps_step first = at(1), second = at(2);
     struct client_metrics again = {.fd = -1};
 
+    const struct eps_score scores[] = {{"accuracy", 0.5}, {"rewards/margins", 1.5}},
+                           rewards[] = {{"rewards/chosen", -0.25}, {"logps/chosen", NAN}};
+
+    first.scores = scores, first.n_scores = 2, first.rewards = rewards, first.n_rewards = 2;
     first.eval_loss = 6.25, first.eval_before = 7.5, first.grad_norm = 0.5, first.memory = sides, first.n_memory = 2;
     second.loss = INFINITY, second.skipped = true;
     open_metrics();
@@ -348,9 +358,12 @@ TEST(what_was_written_is_read)
     const struct seen seen = read_all(0);
     ck_assert_uint_eq(seen.n, 2);
     ck_assert_str_eq(seen.memory, "0 of 0: weights 400 data 7\n1 of 64: stash 30\n");
+    ck_assert_str_eq(seen.scores, "held out accuracy 0.5\nheld out rewards/margins 1.5\n"
+                                  "rewards/chosen -0.25\nlogps/chosen nan\n");
     for (size_t i = 0; i < 2; i++) {
         struct eps_step step = seen.steps[i];
         step.memory = i ? NULL : sides; /* it is gone by now */
+        step.scores = scores, step.rewards = rewards;
         ck_assert_int_eq(client_metrics_write(&again, &step, NULL), 0);
     }
     client_metrics_close(&again);

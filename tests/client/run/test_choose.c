@@ -16,7 +16,7 @@ static int chosen(struct client_run *run, const char *model, const char *data, c
     struct eps_train_options in = eps_train_defaults();
 
     in.model = model, in.data = &data, in.n_data = 1, in.eval_data = eval_data;
-    int rc = client_run_new(run, &in, NULL, err);
+    int rc = client_run_new(run, &in, &in, NULL, err);
     return rc ? rc : client_run_resolve(run, 0, err);
 }
 

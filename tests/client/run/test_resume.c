@@ -108,6 +108,7 @@ static struct eps_train_options begin(const char *out)
 
     o.eval_data = NULL, o.order = EPS_SHUFFLED, o.optimizer = EPS_ADAMA, o.parts = 4, o.steps = N_STEPS;
     o.batch = 8, o.seq = 16, o.lr = 0.01, o.device_mem = 256 << 20;
+    o.eval_every = 0; /* else the best evaluation may have a checkpoint, and when depends on time */
     return o;
 }
 
@@ -248,6 +249,25 @@ TEST(equal_losses_are_no_better_after_a_stop)
     check_metrics("flat", 1, PATIENCE);
 }
 
+/* Without options on either: six steps have three evaluations of a minibatch and the one before them. */
+TEST(by_default_evaluations_are_those_of_the_run_that_never_stopped)
+{
+    struct eps_train_options o = begin("evaluated");
+    struct script script = {.stop_after = 3, .level = 1};
+
+    o.eval_every = UINT64_MAX;
+    must_train(&o);
+    ck_assert_uint_eq(check_metrics("evaluated", 1, N_STEPS), 3);
+    o.out = "halted";
+    ck_assert_int_eq(train(&o, &script), -EINTR);
+    ck_assert_uint_lt(script.done, N_STEPS);
+    o = resume("halted", NULL);
+    must_train(&o);
+    same_state("evaluated/latest", "halted/latest");
+    outputs_check_same_metrics("evaluated", "halted", N_STEPS);
+    expect("grep -q eval_chosen halted/latest/training.json && ! grep -q eval_chosen whole/latest/training.json", 0);
+}
+
 /* The second fork with more workers, another budget and other saves. */
 TEST(from_any_checkpoint_a_fork_ends_the_same)
 {
@@ -266,6 +286,29 @@ TEST(from_any_checkpoint_a_fork_ends_the_same)
         same_state("source/step-6", print("forks/%u/step-6", k));
         check_metrics(print("forks/%u", k), k + 1, N_STEPS);
     }
+}
+
+/* What resuming needs keeps its checksum. */
+TEST(texts_of_a_checkpoint_may_be_edited_and_the_run_goes_on_with_them)
+{
+    static const char text[] = "tokenizer_config.json is not as it was saved; ";
+    struct eps_train_options o = begin("edited");
+
+    o.save_every = 3, o.keep = 0;
+    must_train(&o);
+    expect("cp -r edited/step-3 edited/step-6 . && echo >>edited/step-3/tokenizer_config.json", 0);
+    expect("eps train --resume edited/step-3 --out on", 0, print("edited/step-3: %sthe run goes on with it", text));
+    same_state("step-6", "on/step-6");
+    expect("eps verify on && cmp edited/step-3/tokenizer_config.json on/step-6/tokenizer_config.json", 0);
+    expect("eps generate --model edited/step-3 --tokens 1", 0);
+    ck_assert_holds(command_err(), print("edited/step-3: %sit is read as it is", text));
+    expect("eps export --model edited/step-3 --out exported", 0);
+    ck_assert_holds(command_err(), text);
+    expect("eps train --model edited/step-3 --data text.txt --steps 1 --seq 16 --out tuned", 0, text);
+    expect("echo >>edited/step-3/config.json", 0);
+    expect("eps train --resume edited/step-3 --out off", 1, "config.json has ");
+    expect("mv edited/step-3/tokenizer_config.json . && cp step-3/config.json edited/step-3", 0);
+    expect("eps train --resume edited/step-3 --out off", 1, "tokenizer_config.json is missing");
 }
 
 /* Each is due as soon as the one before is over and has taken a tenth of the time. */

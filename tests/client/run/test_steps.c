@@ -1,5 +1,5 @@
 /* The course of a run, against a daemon that is played: when it opens steps, evaluates and requests checkpoints; what
- * ends it early; and how it goes on. Each test is one promise of client/run/steps.h. */
+ * ends it early; and how it goes on. Each test is one promise of client/run/steps/steps.h. */
 #include "tests/client/run/played_daemon.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -7,7 +7,7 @@
 #include "tests/kit/inprocess/stage.h"
 #include "tests/kit/test.h"
 
-#include "client/run/steps.h"
+#include "client/run/steps/steps.h"
 #include "proto/model/gpt2.h"
 #include "proto/plan/memory/data.h"
 
@@ -87,8 +87,8 @@ static void on_saved(void *u, uint64_t step, const char *path)
     if (user.n_saved > 1)
         return;
     user.seen_due_ns = steps.due_ns;
-    user.due_ns[0] = user.late_ns + 9 * (user.late_ns - steps.asked_ns);
-    user.due_ns[1] = now + 9 * (now - steps.asked_ns);
+    user.due_ns[0] = user.late_ns + (uint64_t)(97 / 3.0 * (double)(user.late_ns - steps.asked_ns));
+    user.due_ns[1] = now + 1 + (uint64_t)(97 / 3.0 * (double)(now - steps.asked_ns));
 }
 
 static void on_save_failed(void *u, uint64_t step, const char *why)
@@ -127,6 +127,8 @@ static void open_rows(void)
     ck_assert_int_eq(client_source_divide(run.source, &division, NULL), 0);
     ck_assert_int_eq(client_source_make_room(run.source, BATCH, NULL), 0);
 }
+
+static uint64_t checkpoint_bytes; /* by which the first save is expected to take as many nanoseconds */
 
 /* A run of five steps in the directory out, which saves and evaluates after the last one alone. */
 static void setup(void)
@@ -171,7 +173,8 @@ static void attach(void)
                   "%s", err.text);
     job = (struct client_job){.link = &link_, .goal = {.batch = BATCH, .seq = SEQ}};
     ck_assert_int_eq(segment_create(&job.data, "data", plan_data_of(&job.goal, 0).bytes, SEGMENT_READ_WRITE, &err), 0);
-    steps = (struct client_steps){.run = &run, .link = &link_, .job = &job, .events = &events};
+    steps = (struct client_steps){
+        .run = &run, .link = &link_, .job = &job, .events = &events, .checkpoint_bytes = checkpoint_bytes};
     client_steps_init(&steps);
     link_.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &steps};
 }
@@ -269,8 +272,9 @@ TEST(a_checkpoint_that_is_due_by_time_alone_is_interim)
     expect_left("latest metrics.jsonl step-5 ");
 }
 
-/* By hand: a save of a millisecond or more is followed by nine times as long without one; else it is the minutes. */
-TEST_EACH(the_next_one_by_time_is_due_after_the_minutes_or_nine_times_the_last_save, 2)
+/* By hand: a save of a millisecond or more is 3 % of the time if 97 thirds as long follow without one; else it is the
+ * minutes. */
+TEST_EACH(the_next_one_by_time_is_due_after_the_minutes_or_what_makes_the_save_3_percent, 2)
 {
     const uint64_t before = uv_hrtime(), minutes_ns = UINT64_C(120000000000);
 
@@ -298,6 +302,40 @@ TEST(an_interim_checkpoint_whose_step_proves_best_meanwhile_is_kept)
     expect_run(0);
     ck_assert(user.saved[0] == 1 && steps.best.step == 5);
     expect_left("best latest metrics.jsonl step-1 step-5 ");
+}
+
+/* Where all is left to choose. A checkpoint of no bytes costs nothing: step 1 is saved when it proves best. It does not
+ * count among those that are kept. */
+TEST(by_default_the_best_and_the_last_are_saved)
+{
+    played.n_losses = 6;
+    memcpy(played.losses, (const double[]){9, 5, 6, 6, 6, 6}, 6 * sizeof(double));
+    run.options.save_every = UINT64_MAX, run.options.save_minutes = 10, run.options.eval_every = 1;
+    run.options.eval_chosen = true, run.options.keep = 1;
+    expect_run(0);
+    ck_assert(user.n_saved == 2 && user.saved[0] == 1 && user.saved[1] == 5 && !*user.notes);
+    ck_assert(steps.best.step == 1 && steps.kept.step == 1);
+    expect_left("best latest metrics.jsonl step-1 step-5 ");
+}
+
+/* One that takes a year to write is not: no step has a checkpoint but the last, which is the best of those that have
+ * one. With --eval-every or --patience the best has one in any case. */
+TEST_EACH(a_best_that_takes_long_to_save_is_not_by_default, 3)
+{
+    checkpoint_bytes = UINT64_C(31536000000000000);
+    played.n_losses = 6;
+    memcpy(played.losses, (const double[]){9, 5, 6, 6, 6, 6}, 6 * sizeof(double));
+    run.options.save_every = UINT64_MAX, run.options.save_minutes = 10, run.options.eval_every = 1;
+    run.options.eval_chosen = _i < 2, run.options.patience = _i == 1 ? 9 : 0;
+    expect_run(0);
+    ck_assert_uint_eq(user.saved[0], _i ? 1 : 5);
+    ck_assert_uint_eq(steps.kept.step, _i ? 1 : 5);
+    if (_i)
+        ck_assert_str_eq(user.notes, "");
+    else
+        ck_assert_holds(user.notes, "the lowest held-out loss, 5.0000 after step 1, has no checkpoint",
+                        "with `eval_every` N each new lowest has one");
+    expect_left(_i ? "best latest metrics.jsonl step-1 step-5 " : "best latest metrics.jsonl step-5 ");
 }
 
 TEST(the_oldest_go_but_those_that_are_kept)
@@ -558,6 +596,7 @@ TEST(a_resumed_run_decides_by_its_past)
     resume_after(3);
     put_lines(3, true);
     client_best_add(&run.resume.past.best, 1, 2.5);
+    run.resume.past.kept = run.resume.past.best;
     run.resume.past.best.n_since = 1;
     run.options.eval_every = 1, run.options.patience = 2;
     played.n_losses = 1, played.losses[0] = 3;

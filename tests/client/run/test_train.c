@@ -85,6 +85,7 @@ static struct told train(const char *out, uint32_t workers, uint32_t parts, doub
 
     options.steps = STEPS, options.batch = BATCH, options.seq = 16, options.workers = workers, options.parts = parts;
     options.clip_norm = clip_norm, options.optimizer = EPS_ADAMW;
+    options.eval_data = NULL; /* of data that are trained on, too, there is a note */
     ck_assert_msg(eps_train(&options, &events, &t, &error) == 0, "%s", error.text);
     return t;
 }

@@ -100,12 +100,12 @@ void kinds_close(struct kinds_opened *o)
 
 struct client_buffer kinds_guarded(struct kinds_memory *m, uint32_t seq)
 {
-    for (int f = 0; f < CLIENT_FIELDS; f++)
+    for (int f = 0; f < PLAN_FIELDS; f++)
         for (int i = 0; i < ROOM; i++)
             m->at[f][i] = GUARD;
     struct client_buffer buffer = {.n_rows = BATCH, .seq = seq};
 
-    for (int f = 0; f < CLIENT_FIELDS; f++)
+    for (int f = 0; f < PLAN_FIELDS; f++)
         buffer.at[f] = m->at[f] + 1;
     return buffer;
 }

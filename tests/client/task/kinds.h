@@ -35,7 +35,7 @@ void kinds_close(struct kinds_opened *o);
 /* Memory of a minibatch, with words around each field that nobody may touch. */
 enum { ROOM = 2 + BATCH * LONG, GUARD = 77777 };
 struct kinds_memory {
-    uint32_t at[CLIENT_FIELDS][ROOM];
+    uint32_t at[PLAN_FIELDS][ROOM];
 };
 struct client_buffer kinds_guarded(struct kinds_memory *m, uint32_t seq);
 

@@ -80,10 +80,10 @@ static void divide(struct opened *o, uint32_t batch, uint64_t seed)
                      0);
     ck_assert_int_eq(client_source_make_room(o->source, batch, NULL), 0);
     o->buffer = (struct client_buffer){.n_rows = batch, .seq = n};
-    for (int f = 0; f < CLIENT_FIELDS; f++)
+    for (int f = 0; f < PLAN_FIELDS; f++)
         o->buffer.at[f] =
             o->source->ops->fields >> f & 1
-                ? calloc(batch, (client_field_types[f].by_token ? n : 1) * client_field_types[f].element_bytes)
+                ? calloc(batch, (plan_field_types[f].by_token ? n : 1) * plan_field_types[f].element_bytes)
                 : NULL;
 }
 
@@ -98,7 +98,7 @@ static void open_on(struct opened *o, const char *data, const char *augment, uns
 
 static void shut(struct opened *o)
 {
-    for (int f = 0; f < CLIENT_FIELDS; f++)
+    for (int f = 0; f < PLAN_FIELDS; f++)
         free(o->buffer.at[f]);
     client_source_close(o->source);
     client_data_free(&o->data);
@@ -107,7 +107,7 @@ static void shut(struct opened *o)
 
 static const uint32_t *ids_of(const struct opened *o, size_t row)
 {
-    return (const uint32_t *)o->buffer.at[CLIENT_FIELD_IDS] + row * o->buffer.seq;
+    return (const uint32_t *)o->buffer.at[PLAN_FIELD_IDS] + row * o->buffer.seq;
 }
 
 static void fill(struct opened *o, uint64_t step)
@@ -133,9 +133,9 @@ TEST(a_row_is_its_pixels_its_class_and_its_length)
     ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_TRAIN), N - N_HELD);
     ck_assert_uint_eq(client_source_n_rows(o.source, CLIENT_HELD_OUT), N_HELD);
     fill_held_out(&o, 3, 5);
-    ck_assert(o.minibatch.n_tokens == PIXELS && o.minibatch.n_labels == 5);
-    const uint32_t *labels = o.buffer.at[CLIENT_FIELD_LABELS];
-    const struct plan_row *rows = o.buffer.at[CLIENT_FIELD_ROWS];
+    ck_assert(o.minibatch.n_tokens == PIXELS && o.minibatch.n_valid == 5);
+    const uint32_t *labels = o.buffer.at[PLAN_FIELD_LABELS];
+    const struct plan_row *rows = o.buffer.at[PLAN_FIELD_LENGTHS];
     for (uint32_t row = 0, last = 0; row < 5; row++) {
         const uint32_t record = (uint32_t)client_source_pick_held_out(o.source, 3 + row).id;
         ck_assert_uint_gt(record, last);
@@ -177,7 +177,7 @@ TEST(a_row_to_train_on_is_drawn_by_its_number_in_the_run)
     open_on(&o, put_cifar("a.bin", N, 10), "crop=4,flip", 1, 7);
     for (uint64_t step = 0; step < 6; step++) {
         fill(&o, step);
-        const uint32_t n = (uint32_t)o.minibatch.n_labels;
+        const uint32_t n = (uint32_t)o.minibatch.n_valid;
         for (uint32_t row = 0; row < n; row++) {
             const struct client_sample sample = o.source->samples[row];
             ck_assert_uint_eq(sample.draw, step * BATCH + row);
@@ -208,11 +208,11 @@ TEST(neither_threads_nor_the_steps_before_change_a_row)
     for (uint64_t step = 0; step < 3; step++)
         fill(&one, step);
     fill(&four, 2);
-    for (int f = 0; f < CLIENT_FIELDS; f++)
+    for (int f = 0; f < PLAN_FIELDS; f++)
         if (one.buffer.at[f])
             ck_assert_mem_eq(one.buffer.at[f], four.buffer.at[f],
-                             (size_t)BATCH * (client_field_types[f].by_token ? PIXELS : 1) *
-                                 client_field_types[f].element_bytes);
+                             (size_t)BATCH * (plan_field_types[f].by_token ? PIXELS : 1) *
+                                 plan_field_types[f].element_bytes);
     shut(&one), shut(&four);
 }
 
@@ -316,7 +316,7 @@ TEST(images_in_folders_have_classes_by_name_or_by_value)
     ck_assert_str_eq(said, "3 classes: 1, 9, 10; 4 images of 13x18, in colour, 1 held out");
     for (uint32_t k = 0; k < 1; k++)
         fill_held_out(&o, k, 1);
-    const uint32_t *labels = o.buffer.at[CLIENT_FIELD_LABELS];
+    const uint32_t *labels = o.buffer.at[PLAN_FIELD_LABELS];
     const uint64_t id = client_source_pick_held_out(o.source, 0).id; /* 1/a, 10/a, 10/b, 9/a, 9/b */
     ck_assert_uint_eq(labels[0], id == 0 ? 0 : id < 3 ? 2 : 1);
     shut(&o);
@@ -340,7 +340,7 @@ TEST(images_of_several_sizes_need_one_to_be_named)
     divide(&o, 5, 7);
     ck_assert_uint_eq(o.buffer.seq, 48);
     ck_assert_int_eq(client_source_fill(&o.minibatch, &o.buffer, o.source, 0, 0, &err), 0);
-    ck_assert_uint_eq(o.minibatch.n_labels, 5);
+    ck_assert_uint_eq(o.minibatch.n_valid, 5);
     shut(&o);
     rules.image = NULL, rules.augment = "crop=13";
     ck_assert_int_eq(unlink(processes_path("f/9/c.png")), 0);
@@ -382,7 +382,7 @@ TEST(named_held_out_data_are_all_held_out_and_scored)
               client_source_n_rows(o.source, CLIENT_HELD_OUT) == 12);
     fill_held_out(&o, 5, 1);
     ck_assert_uint_eq(ids_of(&o, 0)[9], pixel(5, 9));
-    ck_assert_uint_eq(((const uint32_t *)o.buffer.at[CLIENT_FIELD_LABELS])[0], 5 % 3);
+    ck_assert_uint_eq(((const uint32_t *)o.buffer.at[PLAN_FIELD_LABELS])[0], 5 % 3);
     for (uint64_t k = 0; k < 12; k++) /* always class 2: right for 4 of 12 */
         o.source->logits[10 * k + 2] = 1;
     ck_assert_int_eq(o.source->ops->score(o.source, &loss, &n_labels, NULL), 0);

@@ -74,6 +74,8 @@ static void forget(void)
     client_labels_free(&labels);
 }
 
+#define CLASSES "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"
+
 static const struct {
     const char *name, *text;
     struct options options;
@@ -110,29 +112,24 @@ static const struct {
      true,
      {1, 0}},
     /* A classifier's own classes, by name and by number; no label at all. */
-    {"own.tsv",
-     "text\tlabel\nx\tyes\ny\t1\nz\tno\n",
-     {.classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
-     3,
-     false,
-     {1, 1, 0}},
+    {"own.tsv", "text\tlabel\nx\tyes\ny\t1\nz\tno\n", {.classes = CLASSES}, 3, false, {1, 1, 0}},
     {"none.tsv", "text\tother\nx\tyes\n", {.unlabelled = true}, 1, false, {PLAN_NO_LABEL}},
     /* As in GLUE's test files, which hide their labels. */
     {"hidden.tsv",
      "text\tlabel\nx\t-1\ny\t\n",
-     {.unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
+     {.unlabelled = true, .classes = CLASSES},
      2,
      false,
      {PLAN_NO_LABEL, PLAN_NO_LABEL}},
     {"hidden.jsonl",
      "{\"text\": \"x\", \"label\": null}\n{\"text\": \"x\", \"label\": 1}\n{\"text\": \"x\"}\n",
-     {.unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
+     {.unlabelled = true, .classes = CLASSES},
      3,
      false,
      {PLAN_NO_LABEL, 1, PLAN_NO_LABEL}},
     {"later.jsonl",
      "{\"text\": \"x\"}\n{\"text\": \"x\", \"label\": \"yes\"}\n",
-     {.columns = "text,label", .unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
+     {.columns = "text,label", .unlabelled = true, .classes = CLASSES},
      2,
      false,
      {PLAN_NO_LABEL, 1}},
@@ -157,6 +154,20 @@ static const struct {
     {"numbered.tsv", "\nx\n", {.columns = "1", .unlabelled = true}, 2, false, {PLAN_NO_LABEL, PLAN_NO_LABEL}},
     {"mark.jsonl", "\xEF\xBB\xBF{\"text\": \"x\", \"label\": 0}\n", {0}, 1, false, {0}},
     {"alone.tsv", "x\tyes\ny\tno\n", {.columns = "1", .unlabelled = true}, 2, false, {PLAN_NO_LABEL, PLAN_NO_LABEL}},
+    /* Two texts without a label: a known pair of names, or a comma at the end. */
+    {"pair.tsv",
+     "premise\thypothesis\nx\ty\n",
+     {.columns = "premise,hypothesis", .unlabelled = true, .classes = CLASSES},
+     1,
+     true,
+     {PLAN_NO_LABEL}},
+    {"comma.tsv", "x\ty\n", {.columns = "1,2,", .unlabelled = true, .classes = CLASSES}, 1, true, {PLAN_NO_LABEL}},
+    {"one.tsv",
+     "premise\tlabel\nx\tyes\n",
+     {.columns = "premise,label", .unlabelled = true, .classes = CLASSES},
+     1,
+     false,
+     {1}},
 };
 
 TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
@@ -266,7 +277,7 @@ TEST(labels_are_numbered_by_value_or_by_name)
 TEST(the_checksum_is_of_texts_and_labels)
 {
     const char *text = "text\tlabel\na\tno\nb\tyes\n";
-    const struct options fixed = {.classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"};
+    const struct options fixed = {.classes = CLASSES};
 
     ck_assert_int_eq(read_text("h.tsv", text, &(struct options){0}, NULL), 0);
     const uint64_t hash = rows.hash;
@@ -294,8 +305,6 @@ TEST(several_files_are_one_list_and_may_be_compressed)
     forget();
 }
 
-#define CLASSES "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"
-
 static const struct {
     const char *name, *text;
     struct options options;
@@ -320,6 +329,8 @@ static const struct {
     {"a.tsv", "a\tb\n", {.columns = "1,3"}, -EINVAL, "a.tsv: line 1: no column 3", "2 fields"},
     {"a.tsv", "a\tb\n", {.columns = "1"}, -EDOM, "--columns '1'", "TEXT,LABEL"},
     {"a.tsv", "a\tb\n", {.columns = "1,,2"}, -EDOM, "--columns '1,,2'", NULL},
+    {"a.tsv", "a\tb\n", {.columns = "1,2,"}, -EDOM, "--columns '1,2,'", "TEXT,TEXT,LABEL, as"},
+    {"a.tsv", "a\tb\n", {.columns = "1,", .unlabelled = true}, -EDOM, "--columns '1,'", "(without labels TEXT or"},
     {"a.tsv", "a\tb\n", {.columns = "1,2,3,4"}, -EDOM, "--columns '1,2,3,4'", NULL},
     {"a.tsv", "a\tb\n", {.columns = "1,2,2"}, -EDOM, "--columns '1,2,2' has '2' twice", NULL},
     {"a.tsv", "a\tb\n", {.columns = "a,a"}, -EDOM, "--columns 'a,a' has 'a' twice", NULL},
@@ -362,6 +373,24 @@ static const struct {
      -EINVAL,
      "a.jsonl: no row has 'lable'",
      "leave it out of --columns"},
+    {"a.tsv",
+     "a\tb\nx\ty\n",
+     {.columns = "a,b,label", .unlabelled = true},
+     -EINVAL,
+     "no column 'label'",
+     "give --columns a,b,"},
+    {"a.tsv",
+     "a\tb\nx\ty\n",
+     {.columns = "a,b", .unlabelled = true, .classes = CLASSES},
+     -EINVAL,
+     "line 2: its label 'y' is no class",
+     "if this column is a second text, end --columns with a comma"},
+    {"a.tsv",
+     "text\tmine\nx\ty\n",
+     {.columns = "1,2,", .unlabelled = true},
+     -EINVAL,
+     "its fields are names of columns",
+     "--columns text,mine,;"},
     {"a.tsv", "text\tlabel\nx\t\n", {0}, -EINVAL, "line 2: its label is empty", NULL},
     {"a.tsv",
      "text\tlabel\nx\tmaybe\n",

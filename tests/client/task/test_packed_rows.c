@@ -84,10 +84,10 @@ struct memory {
 
 static struct client_buffer buffer_of(struct memory *m)
 {
-    return (struct client_buffer){.at = {[CLIENT_FIELD_IDS] = m->ids,
-                                         [CLIENT_FIELD_LABELS] = m->labels,
-                                         [CLIENT_FIELD_POSITIONS] = m->positions,
-                                         [CLIENT_FIELD_ENTRIES] = m->entries},
+    return (struct client_buffer){.at = {[PLAN_FIELD_IDS] = m->ids,
+                                         [PLAN_FIELD_LABELS] = m->labels,
+                                         [PLAN_FIELD_POSITIONS] = m->positions,
+                                         [PLAN_FIELD_ENTRIES] = m->entries},
                                   .n_rows = BATCH,
                                   .seq = SEQ};
 }
@@ -328,8 +328,8 @@ static int read_two(struct client_source *source, const struct client_row_fields
     static const uint32_t positions[] = {0, 1, 0, 1, 2};
 
     (void)source, (void)part, (void)sample, (void)err;
-    memcpy(row->at[CLIENT_FIELD_POSITIONS], positions, sizeof positions);
-    ck_assert_ptr_null(row->at[CLIENT_FIELD_ROWS]);
+    memcpy(row->at[PLAN_FIELD_POSITIONS], positions, sizeof positions);
+    ck_assert_ptr_null(row->at[PLAN_FIELD_LENGTHS]);
     return 0;
 }
 
@@ -338,8 +338,8 @@ TEST(a_source_with_positions_packs)
 {
     static const struct client_order one = {.pick = pick_one, .length = length_of_six};
     static const struct client_source_ops packs = {.order = &one,
-                                                   .fields = 1u << CLIENT_FIELD_IDS | 1u << CLIENT_FIELD_LABELS |
-                                                             1u << CLIENT_FIELD_POSITIONS,
+                                                   .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS |
+                                                             1u << PLAN_FIELD_POSITIONS,
                                                    .read_row = read_two};
     const uint32_t expected[12] = {0, 1, 0, 1, 2};
     struct client_sample sample;
@@ -348,7 +348,7 @@ TEST(a_source_with_positions_packs)
                          other = {.ops = &client_source_labelled};
     uint32_t ids[12], labels[12], positions[13];
     const struct client_buffer buffer = {
-        .at = {[CLIENT_FIELD_IDS] = ids, [CLIENT_FIELD_LABELS] = labels, [CLIENT_FIELD_POSITIONS] = positions},
+        .at = {[PLAN_FIELD_IDS] = ids, [PLAN_FIELD_LABELS] = labels, [PLAN_FIELD_POSITIONS] = positions},
         .n_rows = 2,
         .seq = 6};
     struct client_minibatch minibatch;

@@ -67,3 +67,19 @@ TEST(a_label_is_among_the_five_likeliest)
     client_score_add_top5(&scores, logits, labels, 5, 5);
     ck_assert_uint_eq(scores.n, 0);
 }
+
+/* Three rows of six classes: the first has no numbers, the second one that is none beside its label, the third is
+ * right. */
+TEST(a_logit_that_is_no_number_makes_no_row_right)
+{
+    static const float logits[] = {NAN, NAN, NAN, NAN, NAN, NAN, 9, 1, 2, NAN, 3, 4, 9, 1, 2, 3, 4, 5};
+    static const uint32_t labels[] = {0, 3, 0};
+    struct client_scores scores;
+
+    ck_assert_int_eq(client_score_classes(&scores, logits, labels, 3, 6, NULL), 0);
+    client_score_add_top5(&scores, logits, labels, 3, 6);
+    ck_assert_str_eq(scores.list[0].name, "accuracy");
+    ck_assert_double_eq_tol(scores.list[0].value, 1. / 3, 1e-15);
+    ck_assert_str_eq(scores.list[scores.n - 1].name, "top5_accuracy");
+    ck_assert_double_eq_tol(scores.list[scores.n - 1].value, 1. / 3, 1e-15);
+}

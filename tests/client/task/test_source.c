@@ -15,7 +15,7 @@ SUITE_FIXTURE_ONCE(kinds_setup, kinds_teardown)
 /* Words that a field takes of a minibatch. */
 static size_t words_of(const struct client_source *source, unsigned field, uint32_t n_tokens)
 {
-    const struct client_field_type *type = &client_field_types[field];
+    const struct plan_field_type *type = &plan_field_types[field];
 
     if (!(source->ops->fields >> field & 1))
         return 0;
@@ -54,12 +54,12 @@ TEST_EACH(a_minibatch_has_its_source_s_fields_and_nothing_around_them_is_touched
     kinds_open(&o, _i, true);
     for (uint64_t step = 0; step < 9; step++) {
         const struct client_minibatch minibatch = fill(&o, _i, &m, step);
-        ck_assert(minibatch.n_tokens > 0 && minibatch.n_tokens <= kinds_seqs[_i] && minibatch.n_labels > 0);
-        for (unsigned f = 0; f < CLIENT_FIELDS; f++) {
+        ck_assert(minibatch.n_tokens > 0 && minibatch.n_tokens <= kinds_seqs[_i] && minibatch.n_valid > 0);
+        for (unsigned f = 0; f < PLAN_FIELDS; f++) {
             const size_t n = words_of(o.source, f, minibatch.n_tokens);
             ck_assert_uint_eq(m.at[f][0], GUARD);
             for (size_t i = 1; i < ROOM; i++)
-                ck_assert_msg((m.at[f][i] == GUARD) == (i > n), "%s %zu", client_field_types[f].name, i);
+                ck_assert_msg((m.at[f][i] == GUARD) == (i > n), "%s %zu", plan_field_types[f].name, i);
         }
     }
     kinds_close(&o);
@@ -68,8 +68,8 @@ TEST_EACH(a_minibatch_has_its_source_s_fields_and_nothing_around_them_is_touched
 /* Of ids.bin. */
 static void check_entry(int kind, const struct kinds_memory *m, size_t at)
 {
-    const uint32_t entry = m->at[CLIENT_FIELD_ENTRIES][at], label = m->at[CLIENT_FIELD_LABELS][at],
-                   id = kind == 1 && label != PLAN_NO_LABEL ? label : m->at[CLIENT_FIELD_IDS][at];
+    const uint32_t entry = m->at[PLAN_FIELD_ENTRIES][at], label = m->at[PLAN_FIELD_LABELS][at],
+                   id = kind == 1 && label != PLAN_NO_LABEL ? label : m->at[PLAN_FIELD_IDS][at];
 
     ck_assert_uint_eq(id, entry % SEQ ? 100 + entry : CLS);
 }
@@ -89,17 +89,17 @@ TEST_EACH(a_token_s_entry_is_its_place_in_the_data, KINDS)
     for (uint64_t step = 0; step < 12; step++) {
         const struct client_minibatch minibatch = fill(&o, _i, &m, step);
         for (uint32_t row = 0; row < BATCH; row++) {
-            const struct plan_row *length = (const struct plan_row *)(m.at[CLIENT_FIELD_ROWS] + 1) + row;
+            const struct plan_row *length = (const struct plan_row *)(m.at[PLAN_FIELD_LENGTHS] + 1) + row;
             const uint32_t n = _i < 2 ? minibatch.n_tokens : length->n_tokens;
             const size_t at = 1 + row * (size_t)minibatch.n_tokens;
-            const uint32_t first = m.at[CLIENT_FIELD_ENTRIES][at];
+            const uint32_t first = m.at[PLAN_FIELD_ENTRIES][at];
             for (uint32_t t = 0; t < n && first != PLAN_NO_ENTRY; t++, n_checked++) {
-                ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][at + t], first + t);
+                ck_assert_uint_eq(m.at[PLAN_FIELD_ENTRIES][at + t], first + t);
                 if (_i < 2)
                     check_entry(_i, &m, at + t);
             }
             for (uint32_t t = n; t < minibatch.n_tokens; t++)
-                ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][at + t], PLAN_NO_ENTRY);
+                ck_assert_uint_eq(m.at[PLAN_FIELD_ENTRIES][at + t], PLAN_NO_ENTRY);
             uint32_t k = 0;
             while (_i == 2 && first != PLAN_NO_ENTRY && firsts[k] != first)
                 ck_assert_uint_lt(++k, N_ROWS);
@@ -110,7 +110,7 @@ TEST_EACH(a_token_s_entry_is_its_place_in_the_data, KINDS)
     const struct client_buffer buffer = kinds_guarded(&m, kinds_seqs[_i]);
     ck_assert_int_eq(client_source_fill_held_out(&held_out, &buffer, o.source, 0, 1, NULL), 0);
     for (uint32_t t = 0; t < held_out.n_tokens; t++)
-        ck_assert_uint_eq(m.at[CLIENT_FIELD_ENTRIES][1 + t], PLAN_NO_ENTRY);
+        ck_assert_uint_eq(m.at[PLAN_FIELD_ENTRIES][1 + t], PLAN_NO_ENTRY);
     kinds_close(&o);
 }
 
@@ -126,7 +126,7 @@ TEST_EACH(a_step_s_rows_do_not_depend_on_the_steps_before, KINDS)
         fill(&o, _i, &first, step);
     fill(&o, _i, &first, 5);
     const struct client_minibatch minibatch = fill(&resumed, _i, &again, 5);
-    ck_assert_uint_eq(minibatch.n_labels > 0, 1);
+    ck_assert_uint_eq(minibatch.n_valid > 0, 1);
     ck_assert_mem_eq(&first, &again, sizeof first);
     fill(&resumed, _i, &again, 6);
     ck_assert_mem_ne(&first, &again, sizeof first);
@@ -189,7 +189,7 @@ TEST_EACH(every_held_out_row_is_evaluated_once, KINDS)
         struct client_minibatch minibatch;
         const uint32_t left = n - first < BATCH ? (uint32_t)(n - first) : BATCH;
         ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, first, left, NULL), 0);
-        ck_assert_uint_gt(minibatch.n_labels, 0);
+        ck_assert_uint_gt(minibatch.n_valid, 0);
     }
     kinds_close(&o);
 }
@@ -204,11 +204,11 @@ TEST_EACH(a_minibatch_that_is_not_full_ends_with_empty_rows, KINDS)
 
     kinds_open(&o, _i, false);
     ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, 0, 1, NULL), 0);
-    const uint32_t *ids = buffer.at[CLIENT_FIELD_IDS], *labels = buffer.at[CLIENT_FIELD_LABELS];
+    const uint32_t *ids = buffer.at[PLAN_FIELD_IDS], *labels = buffer.at[PLAN_FIELD_LABELS];
     for (uint32_t i = minibatch.n_tokens; i < BATCH * minibatch.n_tokens; i++)
         ck_assert(ids[i] == 0 && labels[i] == PLAN_NO_LABEL);
-    const struct plan_row *rows = buffer.at[CLIENT_FIELD_ROWS];
-    for (uint32_t i = 1; i < BATCH && o.source->ops->fields >> CLIENT_FIELD_ROWS & 1; i++)
+    const struct plan_row *rows = buffer.at[PLAN_FIELD_LENGTHS];
+    for (uint32_t i = 1; i < BATCH && o.source->ops->fields >> PLAN_FIELD_LENGTHS & 1; i++)
         ck_assert(rows[i].n_tokens == 1 && rows[i].second == 1);
     kinds_close(&o);
 }
@@ -224,7 +224,7 @@ TEST_EACH(tokens_before_a_step_are_those_of_the_steps_before, KINDS)
     for (uint64_t step = 0; step < 12; step++) {
         ck_assert_uint_eq(client_source_n_tokens(o.source, step, step * BATCH), sum);
         const struct client_minibatch minibatch = fill(&o, _i, &m, step);
-        const uint32_t *ids = m.at[CLIENT_FIELD_IDS] + 1;
+        const uint32_t *ids = m.at[PLAN_FIELD_IDS] + 1;
         for (uint32_t i = 0; i < BATCH * minibatch.n_tokens; i++)
             sum += ids[i] != 0; /* no token of these data is padding */
     }

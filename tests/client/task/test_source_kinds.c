@@ -20,9 +20,9 @@ TEST(a_token_of_text_predicts_its_successor)
 
     kinds_open(&o, 0, true);
     ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, 1, 1, NULL), 0);
-    ck_assert_mem_eq(buffer.at[CLIENT_FIELD_IDS], ((uint32_t[]){134, 135, CLS, 137}), SEQ * sizeof(uint32_t));
-    ck_assert_mem_eq(buffer.at[CLIENT_FIELD_LABELS], ((uint32_t[]){135, CLS, 137, 138}), SEQ * sizeof(uint32_t));
-    ck_assert_uint_eq(minibatch.n_labels, SEQ);
+    ck_assert_mem_eq(buffer.at[PLAN_FIELD_IDS], ((uint32_t[]){134, 135, CLS, 137}), SEQ * sizeof(uint32_t));
+    ck_assert_mem_eq(buffer.at[PLAN_FIELD_LABELS], ((uint32_t[]){135, CLS, 137, 138}), SEQ * sizeof(uint32_t));
+    ck_assert_uint_eq(minibatch.n_valid, SEQ);
     kinds_close(&o);
 }
 
@@ -38,7 +38,7 @@ TEST(each_masked_token_is_predicted_once_and_special_ones_never)
     ck_assert_int_eq(kinds_try_open(&o, 1, kinds_files[1], true, &rules, NULL), 0);
     kinds_divide(&o, 1, nextafter(1, 0));
     const struct client_buffer buffer = kinds_guarded(&m, SEQ);
-    const uint32_t *labels = buffer.at[CLIENT_FIELD_LABELS];
+    const uint32_t *labels = buffer.at[PLAN_FIELD_LABELS];
     struct client_minibatch minibatch;
     for (uint64_t k = 0; k < 3; k++) {
         ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, k, 1, NULL), 0);
@@ -128,10 +128,10 @@ TEST(a_labelled_row_has_its_class_at_its_first_token_and_its_length_beside)
 
     kinds_open(&o, 2, false);
     ck_assert_int_eq(client_source_fill_held_out(&minibatch, &buffer, o.source, 12, BATCH, NULL), 0);
-    const uint32_t *ids = buffer.at[CLIENT_FIELD_IDS], *labels = buffer.at[CLIENT_FIELD_LABELS];
-    const struct plan_row *rows = buffer.at[CLIENT_FIELD_ROWS];
+    const uint32_t *ids = buffer.at[PLAN_FIELD_IDS], *labels = buffer.at[PLAN_FIELD_LABELS];
+    const struct plan_row *rows = buffer.at[PLAN_FIELD_LENGTHS];
     ck_assert_uint_eq(minibatch.n_tokens, LONG); /* 7, in eights */
-    ck_assert_uint_eq(minibatch.n_labels, BATCH);
+    ck_assert_uint_eq(minibatch.n_valid, BATCH);
     for (uint32_t i = 0; i < BATCH; i++) { /* 4, 9 and 14 are the longest */
         ck_assert_uint_eq(rows[i].n_tokens, 7);
         ck_assert_uint_eq(rows[i].second, 7);

@@ -118,10 +118,10 @@ TEST(a_row_restores_its_window)
         .batch = BATCH, .seq = SEQ, .order = EPS_SEQUENTIAL, .n_train = o.data.n, .mask_fraction = 0.15};
     ck_assert_int_eq(client_source_divide(o.source, &division, &err), 0);
     ck_assert_int_eq(client_source_make_room(o.source, BATCH, &err), 0);
-    const struct client_buffer buffer = {.at = {[CLIENT_FIELD_IDS] = ids,
-                                                [CLIENT_FIELD_LABELS] = labels,
-                                                [CLIENT_FIELD_ROWS] = rows,
-                                                [CLIENT_FIELD_ENTRIES] = entries},
+    const struct client_buffer buffer = {.at = {[PLAN_FIELD_IDS] = ids,
+                                                [PLAN_FIELD_LABELS] = labels,
+                                                [PLAN_FIELD_LENGTHS] = rows,
+                                                [PLAN_FIELD_ENTRIES] = entries},
                                          .n_rows = BATCH,
                                          .seq = SEQ};
     struct client_tokens tokens = {0};
@@ -134,7 +134,7 @@ TEST(a_row_restores_its_window)
         struct client_minibatch minibatch;
         ck_assert_int_eq(client_source_fill(&minibatch, &buffer, o.source, step, step * BATCH, &err), 0);
         ck_assert_uint_eq(minibatch.n_tokens, SEQ);
-        ck_assert_uint_eq(minibatch.n_labels, BATCH * 4);
+        ck_assert_uint_eq(minibatch.n_valid, BATCH * 4);
         for (uint32_t r = 0; r < BATCH; r++) {
             const uint32_t *source = ids + r * SEQ, *target = labels + r * SEQ + SOURCE,
                            *window = tokens.ids + (step * BATCH + r) * SOURCE, *input = source + SOURCE;

@@ -34,6 +34,15 @@ TEST_EACH(windows_are_as_long_as_their_source_lets_them, sizeof lengths / sizeof
     ck_assert_uint_eq(s.target, lengths[_i].targets);
 }
 
+/* np.round(n * 0.15): of 1.5, 4.5, 7.5 and 10.5. */
+TEST(halves_are_rounded_to_even)
+{
+    ck_assert_uint_eq(client_spans_of(10, 0.15).n_chosen, 2);
+    ck_assert_uint_eq(client_spans_of(30, 0.15).n_chosen, 4);
+    ck_assert_uint_eq(client_spans_of(50, 0.15).n_chosen, 8);
+    ck_assert_uint_eq(client_spans_of(70, 0.15).n_chosen, 10);
+}
+
 TEST(windows_stay_within_the_target_and_within_both)
 {
     const uint32_t any = UINT32_MAX;

@@ -80,10 +80,10 @@ struct memory {
 
 static struct client_minibatch fill(const struct opened *o, struct memory *m)
 {
-    const struct client_buffer buffer = {.at = {[CLIENT_FIELD_IDS] = m->ids,
-                                                [CLIENT_FIELD_LABELS] = m->labels,
-                                                [CLIENT_FIELD_ROWS] = m->rows,
-                                                [CLIENT_FIELD_ENTRIES] = m->entries},
+    const struct client_buffer buffer = {.at = {[PLAN_FIELD_IDS] = m->ids,
+                                                [PLAN_FIELD_LABELS] = m->labels,
+                                                [PLAN_FIELD_LENGTHS] = m->rows,
+                                                [PLAN_FIELD_ENTRIES] = m->entries},
                                          .n_rows = BATCH,
                                          .seq = ROOM};
     struct client_minibatch minibatch;
@@ -164,7 +164,7 @@ TEST(rows_are_sources_and_targets)
         n_labels += (uint32_t)strlen(texts[left[i]][1]);
     }
     ck_assert_uint_eq(minibatch.n_tokens, (2 * longest + 7) / 8 * 8);
-    ck_assert_uint_eq(minibatch.n_labels, n_labels);
+    ck_assert_uint_eq(minibatch.n_valid, n_labels);
     for (uint32_t i = 0; i < 3; i++) {
         check_row(&m, i, minibatch.n_tokens, minibatch.n_tokens / 2, texts[left[i]][0], texts[left[i]][1]);
         check_entries(&m, i, minibatch.n_tokens, minibatch.n_tokens / 2, left[i], (uint32_t)strlen(texts[left[i]][0]),
@@ -283,7 +283,7 @@ TEST(a_token_beyond_a_sides_vocabulary_is_refused)
     ck_assert_msg(try_open_of(&o, apart, rows, &(struct client_source_rules){.seed = 1}, &err) == 0, "%s", err.text);
     divide_rows(&o);
     const struct client_buffer buffer = {
-        .at = {[CLIENT_FIELD_IDS] = m.ids, [CLIENT_FIELD_LABELS] = m.labels, [CLIENT_FIELD_ROWS] = m.rows},
+        .at = {[PLAN_FIELD_IDS] = m.ids, [PLAN_FIELD_LABELS] = m.labels, [PLAN_FIELD_LENGTHS] = m.rows},
         .n_rows = BATCH,
         .seq = ROOM};
     ck_assert_uint_ne(client_source_pick_held_out(o.source, 0).id, 0);

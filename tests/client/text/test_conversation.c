@@ -4,6 +4,7 @@
  * "train_on": "answers", "conversations": [...]}, ...]; it prints for each conversation a list of rows, {"ids": [...],
  * "trained": "0011..."}, or {"error": "..."}. */
 #include "client/text/conversation.h"
+#include "client/text/turns.h"
 #include "client/text/utf8.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -11,6 +12,38 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static bool lacks_memory;
+
+#if !SANITIZED /* the sanitizers bring a strdup of their own */
+char *strdup(const char *text)
+{
+    const size_t n = strlen(text) + 1;
+    char *copy = lacks_memory ? NULL : malloc(n);
+
+    return copy ? memcpy(copy, text, n) : NULL;
+}
+#endif
+
+static unsigned n_allowed, n_live; /* pieces of memory for JSON: until one is refused; now */
+
+static void *allocate(size_t n)
+{
+    void *p = n_allowed-- == 0 ? NULL : malloc(n);
+
+    n_live += p != NULL;
+    return p;
+}
+
+static void release(void *p)
+{
+    n_live -= p != NULL;
+    free(p);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int take_row(void *user, const uint32_t *ids, size_t n, struct error *err)
 {
@@ -535,4 +568,46 @@ TEST(a_prompt_with_a_completion_needs_no_template_and_ends_with_the_end_token)
         json_decref(conversation);
         close_all(&o);
     }
+}
+
+/* Not another template than the one that was named. */
+TEST_IF(without_memory_for_its_name_no_template_is_taken, !SANITIZED)
+{
+    static const char config[] = "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, "
+                                 "{\"name\": \"rag\", \"template\": \"b\"}]}";
+    json_t *side = json_pack("{s:s}", "tokenizer_config.json", config);
+    struct client_tokenizer *t;
+    struct client_conversations *c;
+    struct error err = {""};
+
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, NULL, 256, NULL), 0);
+    lacks_memory = true;
+    const int rc = client_conversations_open(&c, t, side, "rag", EPS_TRAIN_ON_ANSWERS, &err);
+    lacks_memory = false;
+    ck_assert_int_eq(rc, -ENOMEM);
+    ck_assert_ptr_null(c);
+    client_tokenizer_close(t);
+    json_decref(side);
+}
+
+/* A conversation without messages: the first error that is none of memory. */
+TEST(turns_leave_nothing_behind_whichever_allocation_fails)
+{
+    json_t *variables = json_pack("{s:n}", "tools"), *conversation = json_object();
+    struct client_turns turns;
+    unsigned n = 0;
+    int rc;
+
+    json_set_alloc_funcs(allocate, release);
+    do {
+        n_allowed = n++;
+        rc = client_turns_open(&turns, NULL, variables, EPS_TRAIN_ON_ALL, conversation, NULL);
+        client_turns_close(&turns);
+        ck_assert_uint_eq(n_live, 0);
+    } while (rc == -ENOMEM);
+    json_set_alloc_funcs(malloc, free);
+    ck_assert_int_eq(rc, -EINVAL);
+    ck_assert_uint_gt(n, 4);
+    json_decref(conversation);
+    json_decref(variables);
 }

@@ -290,19 +290,22 @@ TEST_EACH(backward_is_ours_where_the_library_has_none, N_FORWARD_ONLY)
     assert_alike(&theirs, &own);
 }
 
-/* Dropout's bits must be ours, fp32 is not the library's, nor are heads of 4 values, nor documents in a row. */
-TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 4)
+/* Dropout's bits must be ours; fp32 and fp16 are not the library's, nor are heads of 4 values, nor documents in a row.
+ */
+TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 5)
 {
-    static const char *const why[] = {"attention: our own kernels: cuDNN has none in fp32",
+    static const enum number_type types[] = {NUMBER_FP32, NUMBER_BF16, NUMBER_BF16, NUMBER_BF16, NUMBER_FP16};
+    static const char *const why[] = {"attention: our own kernels: cuDNN is used in bf16 alone",
                                       "attention: our own kernels: cuDNN's dropout has other bits",
                                       "attention: our own kernels: cuDNN has none for this shape",
-                                      "attention: our own kernels: cuDNN is not used for packed rows"};
+                                      "attention: our own kernels: cuDNN is not used for packed rows",
+                                      "attention: our own kernels: cuDNN is used in bf16 alone"};
     const struct shape narrow = {2, 10, 8, 32, 8, .full = false};
     const struct cudasim_dnn dnn = library(92501);
     char told[DEVICE_TOLD];
 
     simulated.have_dnn(&dnn);
-    struct device *dev = simulated_open(_i == 0 ? NUMBER_FP32 : NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    struct device *dev = simulated_open(types[_i], CUDASIM_STREAMS_AS_ISSUED);
     struct device_attention op = operation(dev, _i == 2 ? &narrow : &small, _i == 1 ? 0.1f : 0);
     if (_i == 3)
         op.positions = (const uint32_t *)(const void *)at(dev, 1984);

@@ -78,21 +78,24 @@ TEST_EACH(the_librarys_plans_take_blocks_of_images, 6)
 }
 
 /* Fp32; another library than the job's; none of a workspace that fits; images of 54 bytes, which do not begin at
- * multiples of 16; what was not prepared. */
-TEST_EACH(what_the_library_has_not_is_ours, 5)
+ * multiples of 16; what was not prepared; fp16. */
+TEST_EACH(what_the_library_has_not_is_ours, 6)
 {
-    static const char *const why[] = {"convolutions: our own kernels: cuDNN is not used in fp32",
+    static const enum number_type types[] = {NUMBER_FP32, NUMBER_BF16, NUMBER_BF16,
+                                             NUMBER_BF16, NUMBER_BF16, NUMBER_FP16};
+    static const char *const why[] = {"convolutions: our own kernels: cuDNN is used in bf16 alone",
                                       "convolutions: our own kernels: the job's workers do not have the same cuDNN",
                                       "convolutions: cuDNN 9.25.1 computes 0 of 1, our own kernels the others; it took",
                                       "convolutions: cuDNN 9.25.1 computes 0 of 1, our own kernels the others; it took",
-                                      "convolutions: cuDNN 9.25.1 computes 1 of 1; it took "};
+                                      "convolutions: cuDNN 9.25.1 computes 1 of 1; it took ",
+                                      "convolutions: our own kernels: cuDNN is used in bf16 alone"};
     struct cudasim_dnn dnn = library(92501);
     char told[DEVICE_TOLD];
 
     if (_i == 2)
         dnn.proposals[0].workspace = PLAN_CUDA_WORKSPACE_BYTES + 1;
     const uint32_t convolution = probe(&dnn);
-    struct device *dev = simulated_open(_i == 0 ? NUMBER_FP32 : NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    struct device *dev = simulated_open(types[_i], CUDASIM_STREAMS_AS_ISSUED);
     struct device_conv2d op = operation(dev, 2, 8, 0);
     if (_i == 3)
         op.height = op.width = op.n_in = 3;

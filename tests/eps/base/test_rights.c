@@ -1,6 +1,6 @@
 /* What the daemon's user may do and a client may not, a client does not get by way of the daemon: with real processes
  * of two users. Only root can play them. */
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"

@@ -145,7 +145,7 @@ static pid_t start_daemon(const struct scene *scene)
 static pid_t start_training_of(const char *model, const struct scene *scene, const char *out, const char *steps)
 {
     const char *command =
-        print("exec %s/eps train --connect %s --model %s --data tiny.txt --batch 4 --steps %s --out %s "
+        print("exec %s/eps train --connect %s --model %s --data tiny.txt --batch 4 --eval-every 0 --steps %s --out %s "
               ">said",
               BIN_DIR, scene->name, model, steps, out);
 
@@ -407,7 +407,7 @@ static void expect_trouble(void *why, const struct eps_status *status)
 
 static void end_slow(void)
 {
-    static char why[] = "step 1 is being saved, but the disk has taken nothing for ";
+    static char why[] = "step 2 is being saved, but the disk has taken nothing for ";
     struct eps_error error = {""};
 
     processes_await_text(processes_path(file_of(&slow, "epsd")), why);

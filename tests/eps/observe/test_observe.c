@@ -20,7 +20,7 @@ struct seen {
 
 static void on_worker(void *user, const struct eps_worker *worker)
 {
-    static const char *const phases[] = {"resting", "forward", "backward"};
+    static const char *const phases[] = {"idle", "forward", "backward"};
     struct seen *seen = user;
     bool is_known = false;
 

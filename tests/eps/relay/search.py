@@ -332,8 +332,10 @@ FIRST = {'row groups': (mutants.LateReplay, mutants.LateRefused, mutants.LateFor
          'audit, 2 slices, lie': (mutants.Partial,),
          'audit, 3 workers, every fault': (mutants.Hopeful,),
          'audit, 3 workers, 2 steps': (mutants.Remembering,),
+         'damage, 1 worker': (mutants.Trusting, mutants.Severe, mutants.Idling, mutants.Meddling),
+         'damage, no replay': (mutants.Brazen,),
          'damage, room for 1': (mutants.Crowding,),
-         'damage, less room': (mutants.Usurping,)}
+         'damage, less room': (mutants.Usurping, mutants.Roomy)}
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ static void deliver(struct cluster *c, uint32_t to)
     memmove(h->from, h->from + 1, h->n_words * sizeof *h->from);
     if (word.kind != HOST_RUNS)
         save_on_word(&h->saves, from, &word);
-    else if (save_wants_notes(&h->saves, word.id))
+    else if (save_wants_notes(&h->saves, word.id) && save_may_have_notes(&h->saves, word.bytes))
         c->hosts[from].is_read = true, c->hosts[from].runs = word;
 }
 
@@ -416,6 +416,20 @@ TEST(notes_that_cannot_be_end_the_checkpoint)
     drain_all(&c);
     ck_assert_holds(c.hosts[0].saves.trouble, "note of kind 7");
     ck_assert_str_eq(outputs_names("out"), "");
+    close_cluster(&c);
+}
+
+TEST(notes_are_whole_and_no_more_than_all_hosts_have)
+{
+    const size_t each = sizeof(struct store_files_note);
+    struct cluster c;
+
+    open_cluster(&c, 2, 0, "out");
+    const struct saves *saves = &c.hosts[0].saves;
+    const uint64_t most = each * store_files_most_notes(c.hosts[0].job.store.files);
+    ck_assert(save_may_have_notes(saves, each) && save_may_have_notes(saves, most));
+    ck_assert(!save_may_have_notes(saves, 0) && !save_may_have_notes(saves, most - 1));
+    ck_assert(!save_may_have_notes(saves, most + each) && !save_may_have_notes(saves, UINT64_MAX / each * each));
     close_cluster(&c);
 }
 

@@ -9,7 +9,7 @@
 #include "tests/kit/test.h"
 
 #include "eps/step/fence.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/wire/training_text.h"
 
 #include <errno.h>

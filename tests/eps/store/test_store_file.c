@@ -372,8 +372,8 @@ static const struct bad {
     const char *sentence;
 } bad_files[] = {
     {"transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 0, "transformer.ln_f.bias is missing"},
-    {NULL, "transformer.h.2.ln_1.bias", "ln_f.bias", "F32", 0, 0, 0,
-     "transformer.h.2.ln_1.bias is not a tensor of this model"},
+    {NULL, "transformer.h.1.ln_3.bias", "ln_f.bias", "F32", 0, 0, 0,
+     "transformer.h.1.ln_3.bias is not a tensor of this model"},
     {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN, 0,
      "h.1.mlp.c_fc.bias has a value that is not finite"},
     {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY, 0,

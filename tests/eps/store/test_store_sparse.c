@@ -1,6 +1,6 @@
 /* Sparse weights: how much there is of them, which are drawn and loaded, and what is saved. */
 #include "eps/store/rewire.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/sparse_fixture.h"

@@ -186,7 +186,7 @@ static struct model_config random_layered(struct model_config c, const char *fam
 /* Of a family that tests alone have. */
 static struct model_config random_own(struct model_config c, uint64_t *state)
 {
-    static const char *const layered[] = {"chunked", "experts", "shifted", "part_norm", NULL};
+    static const char *const layered[] = {"chunked", "experts", "part_norm", NULL};
     const char *family = layered[setting_below(state, sizeof layered / sizeof *layered)];
 
     return family ? random_layered(c, family, state) : random_alternating(c, state);

@@ -29,6 +29,10 @@ double reference_activation(enum model_activation activation, double x)
         return tanh(x);
     case MODEL_SIGMOID:
         return 1 / (1 + exp(-x));
+    case MODEL_RELU2:
+        return x > 0 ? x * x : 0;
+    case MODEL_GELU_QUICK:
+        return x / (1 + exp(-1.702 * x));
     }
     abort();
 }
@@ -51,6 +55,11 @@ double reference_activation_gradient(enum model_activation activation, double x)
         return exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
     case MODEL_SILU:
         return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
+    case MODEL_RELU2:
+        return x > 0 ? 2 * x : 0;
+    case MODEL_GELU_QUICK:
+        t = 1 / (1 + exp(-1.702 * x));
+        return t + 1.702 * x * t * (1 - t);
     }
     abort();
 }
@@ -118,9 +127,14 @@ static size_t norm_head(const struct device_norm *op, size_t i)
     return i / heads * (op->stride ? op->stride : heads * op->n) + i % heads * op->n;
 }
 
+static double norm_factor(const struct device_norm *op, size_t j)
+{
+    return op->bare ? 1 : op->offset + ((const double *)op->weight)[j];
+}
+
 static void norm(const struct device_norm *op)
 {
-    const double *weight = op->weight, *bias = op->bias;
+    const double *bias = op->bias;
     double *of_rows = (void *)op->statistics, *of;
 
     for (size_t i = 0; i < norm_heads(op); i++) {
@@ -130,13 +144,13 @@ static void norm(const struct device_norm *op)
         of = of_rows + 2 * i;
         statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++)
-            y[j] = (x[j] - of[0]) * of[1] * (op->offset + weight[j]) + (bias ? bias[j] : 0);
+            y[j] = (x[j] - of[0]) * of[1] * norm_factor(op, j) + (bias ? bias[j] : 0);
     }
 }
 
 static void norm_backward(const struct device_norm *op)
 {
-    const double *weight = op->weight, n = (double)op->n;
+    const double n = (double)op->n;
     double *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
 
     for (size_t i = 0; i < norm_heads(op); i++) {
@@ -146,7 +160,7 @@ static void norm_backward(const struct device_norm *op)
 
         statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++) {
-            const double z = (x[j] - of[0]) * of[1], g = dy[j] * (op->offset + weight[j]);
+            const double z = (x[j] - of[0]) * of[1], g = dy[j] * norm_factor(op, j);
             if (weights)
                 weights[j] += dy[j] * z;
             if (biases)
@@ -156,7 +170,7 @@ static void norm_backward(const struct device_norm *op)
         }
         for (size_t j = 0; j < op->n; j++)
             dx[j] = (op->accumulate ? dx[j] : 0) +
-                    of[1] * (dy[j] * (op->offset + weight[j]) - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
+                    of[1] * (dy[j] * norm_factor(op, j) - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
     }
 }
 
@@ -167,12 +181,17 @@ static void rope(const struct device_rope *op)
 
     for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
         for (size_t j = 0; j < op->n_heads * half; j++) {
-            double *a = x + i * op->stride + j / half * op->head_width + j % half, *b = a + half, was = *a;
+            double *head = x + i * op->stride + j / half * op->head_width;
+            double *a = head + (op->interleaved ? 2 * (j % half) : j % half), *b = a + (op->interleaved ? 1 : half);
+            const double was = *a;
             const uint64_t position = op->positions ? op->positions[i] : op->first + i % op->n_tokens;
             const double angle = (double)position * op->frequencies[j % half];
             const double sine = op->inverse ? -sin(angle) : sin(angle);
-            *a = was * cos(angle) - *b * sine;
-            *b = *b * cos(angle) + was * sine;
+            double factor = op->factor > 0 ? op->factor : 1;
+            if (j / half < op->n_grown)
+                factor *= 1 + op->growth * log(1 + floor((double)position / op->period));
+            *a = factor * (was * cos(angle) - *b * sine);
+            *b = factor * (*b * cos(angle) + was * sine);
         }
 }
 
@@ -192,6 +211,45 @@ static void glu(const struct device_glu *op, bool backward)
                 dy[i * op->n + j] * u * reference_activation_gradient(op->activation, g);
             ups[i * op->gradient_stride + j] = dy[i * op->n + j] * reference_activation(op->activation, g);
         }
+}
+
+static double softplus(double x)
+{
+    return log1p(exp(x));
+}
+
+/* Both directions. */
+static void xielu(const struct device_xielu *op, bool backward)
+{
+    const double positive = *(const double *)op->positive, negative = *(const double *)op->negative;
+    const double beta = (double)op->beta, bound = (double)op->bound, factor = beta + softplus(negative);
+    const double *x = op->x, *dy = op->y_gradient;
+    double sums[2] = {0};
+
+    for (size_t i = 0; i < op->n; i++) {
+        const double rest = expm1(fmin(x[i], bound)) - x[i];
+        if (!backward) {
+            ((double *)op->y)[i] = (x[i] > 0 ? softplus(positive) * x[i] * x[i] : factor * rest) + beta * x[i];
+            continue;
+        }
+        const double slope = x[i] > 0 ? 2 * softplus(positive) * x[i] : x[i] < bound ? factor * expm1(x[i]) : -factor;
+        ((double *)op->x_gradient)[i] = dy[i] * (slope + beta);
+        sums[x[i] <= 0] += dy[i] * (x[i] > 0 ? x[i] * x[i] : rest);
+    }
+    if (backward && op->of_positive)
+        *(double *)(void *)op->of_positive += sums[0] / (1 + exp(-positive));
+    if (backward && op->of_negative)
+        *(double *)(void *)op->of_negative += sums[1] / (1 + exp(-negative));
+}
+
+static void regroup(const struct device_regroup *op)
+{
+    const size_t n = op->n_groups * op->n_parts * op->n;
+
+    for (size_t i = 0; i < op->m * n; i++) {
+        const size_t j = i % op->n, part = i / op->n % op->n_parts, group = i / op->n / op->n_parts % op->n_groups;
+        ((double *)op->y)[i / n * n + (part * op->n_groups + group) * op->n + j] = ((const double *)op->x)[i];
+    }
 }
 
 static void sinusoid(const struct device_sinusoid *op)
@@ -464,6 +522,11 @@ void reference_run(const struct call *call)
         return rope(&call->rope);
     case CALL_sinusoid:
         return sinusoid(&call->sinusoid);
+    case CALL_xielu:
+    case CALL_xielu_backward:
+        return xielu(&call->xielu, call->kind == CALL_xielu_backward);
+    case CALL_regroup:
+        return regroup(&call->regroup);
     case CALL_pixels:
         return pixels(&call->pixels);
     case CALL_glu:

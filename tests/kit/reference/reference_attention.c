@@ -32,6 +32,10 @@ static struct view view_of(const struct device_attention *op, size_t number)
 
     if (op->full)
         to = op->lengths ? op->lengths[row] : keys_of(op);
+    if (op->full && op->window && from >= to)
+        from = to - 1;
+    if (op->full && op->window && to > query + op->window)
+        to = query + op->window;
     if (positions && from < query - positions[query])
         from = query - positions[query];
     for (size_t key = query + 1; positions && key < to; key++)
@@ -63,18 +67,32 @@ static size_t bias_of(const struct device_attention *op, const struct view *view
     return (bucket + (buckets->both && key > query ? n : 0)) * op->n_heads + head;
 }
 
+/* ALiBi's slope of a head, by transformers' own words (build_alibi_tensor of Bloom). */
+static double slope_of_head(size_t n_heads, size_t head)
+{
+    const double closest = pow(2, floor(log2((double)n_heads)));
+    const double base = pow(2, -pow(2, -(log2(closest) - 3))), extra = pow(2, -pow(2, -(log2(2 * closest) - 3)));
+
+    return (double)head < closest ? pow(base, 1 + (double)head) : pow(extra, 1 + 2 * ((double)head - closest));
+}
+
 /* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials. */
 static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
     const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    const size_t head = view->number / op->n_tokens % op->n_heads;
     double max = -INFINITY, sum = 0;
 
     for (size_t key = view->from; key < view->to; key++) {
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
             p[key] += (double)op->scale * q[d] * kv[view->k + key * view->stride + d];
+        if (op->cap > 0)
+            p[key] = (double)op->cap * tanh(p[key] / (double)op->cap);
         if (op->bias)
             p[key] += ((const double *)(const void *)op->bias)[bias_of(op, view, key)];
+        if (op->alibi)
+            p[key] -= slope_of_head(op->n_heads, head) * (double)(view->number % op->n_tokens - key);
         max = fmax(max, p[key]);
     }
     for (size_t key = view->from; key < view->to; key++)
@@ -119,6 +137,17 @@ static double weight_of(const struct device_attention *op, size_t number)
     return op->chosen ? sum : 1;
 }
 
+/* The derivative of the cap at a score, which is computed again. */
+static double slope_of(const struct device_attention *op, const struct view *view, size_t key)
+{
+    const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    double score = 0;
+
+    for (size_t d = 0; d < view->head_width; d++)
+        score += (double)op->scale * q[d] * kv[view->k + key * view->stride + d];
+    return op->cap > 0 ? pow(cosh(score / (double)op->cap), -2) : 1;
+}
+
 /* Adds one query's part to the gradients of q, k and v. p and g (n_keys) are room to work in. */
 static void query_backward(const struct view *view, const struct device_attention *op, double *p, double *g)
 {
@@ -142,12 +171,13 @@ static void query_backward(const struct view *view, const struct device_attentio
         mean += out[d] * dy[d];
     for (size_t key = view->from; key < view->to && op->bias; key++)
         ((double *)(void *)op->bias_gradient)[bias_of(op, view, key)] += p[key] * (g[key] - mean);
-    for (size_t key = view->from; key < view->to; key++)
+    for (size_t key = view->from; key < view->to; key++) {
+        const double ds = p[key] * (g[key] - mean) * slope_of(op, view, key) * (double)op->scale;
         for (size_t d = 0; d < view->head_width; d++) {
-            const double ds = p[key] * (g[key] - mean) * (double)op->scale;
             q_gradient[d] += ds * kv[view->k + key * view->stride + d];
             kv_gradient[view->k + key * view->stride + d] += weight * ds * q[d];
         }
+    }
 }
 
 void reference_attention_backward(const struct device_attention *op)

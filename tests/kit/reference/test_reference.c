@@ -198,7 +198,7 @@ TEST_EACH(backward_is_the_slope_of_forward, COUNT(pairs))
     ck_assert_uint_gt(n_checked, 0);
 }
 
-TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_SIGMOID + 1)
+TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_ACTIVATIONS)
 {
     for (double x = -6.0003; x < 6; x += 0.01) { /* relu's corner at 0 is not met */
         const enum model_activation activation = (enum model_activation)_i;
@@ -479,5 +479,33 @@ TEST(quarters_of_a_turn)
         reference_run(&(struct call){.kind = CALL_rope, .rope = op});
         for (int i = 0; i < 8; i++)
             ck_assert_double_eq_tol(x[i], back ? 1 + i % 2 : want[i], 1e-14);
+    }
+}
+
+/* At position 1 the first pair makes a quarter of a turn, and the second none: columns 0 and 2 of halves, 0 and 1 where
+ * pairs are neighbours. All are doubled; the first head is multiplied by 1 + 0.5 log(1 + 1) too. */
+TEST(pairs_of_a_turn_and_factors)
+{
+    const double frequencies[] = {1.5707963267948966, 0}, turned[2][4] = {{-3, 2, 1, 4}, {-2, 1, 3, 4}};
+
+    for (int interleaved = 0; interleaved < 2; interleaved++) {
+        double x[] = {1, 2, 3, 4, 1, 2, 3, 4};
+        const struct device_rope op = {.n_rows = 1,
+                                       .n_tokens = 1,
+                                       .n_heads = 2,
+                                       .head_width = 4,
+                                       .n_rotated = 4,
+                                       .frequencies = frequencies,
+                                       .first = 1,
+                                       .x = x,
+                                       .stride = 8,
+                                       .interleaved = interleaved,
+                                       .factor = 2,
+                                       .n_grown = 1,
+                                       .growth = 0.5f,
+                                       .period = 1};
+        reference_run(&(struct call){.kind = CALL_rope, .rope = op});
+        for (int i = 0; i < 8; i++)
+            ck_assert_double_eq_tol(x[i], 2 * turned[interleaved][i % 4] * (i < 4 ? 1.3465735902799727 : 1), 1e-14);
     }
 }

@@ -263,17 +263,20 @@ TEST_EACH(a_directory_that_another_has_planted_is_not_passed, geteuid() == 0 ? 2
     ck_assert_int_eq(access("there/log", F_OK), _i == 0 ? -1 : 0);
 }
 
-/* A second name in a directory for all; in one's own directory it is one's own. The file keeps its bytes. */
-TEST_EACH(a_file_that_another_has_named_anew_is_not_written, 2)
+/* A second name in one's own directory is one's own; not in a directory for all, or in another user's. The file keeps its
+ * bytes. */
+TEST_EACH(a_file_that_another_has_named_anew_is_not_written, geteuid() == 0 ? 3 : 2)
 {
     struct error err = {""};
 
     processes_put_text("mine", "mine");
-    ck_assert(mkdir("all", 0700) == 0 && chmod("all", _i == 0 ? 01777 : 0700) == 0);
+    ck_assert(mkdir("all", 0700) == 0 && chmod("all", _i == 1 ? 01777 : 0700) == 0);
     ck_assert_int_eq(link("mine", "all/log"), 0);
+    if (_i == 2)
+        ck_assert_int_eq(chown("all", 4321, 4321), 0);
     const int fd = path_open(processes_path("all/log"), O_WRONLY | O_CREAT | O_TRUNC, 0666, &err);
     char *mine = processes_read("mine");
-    if (_i == 0) {
+    if (_i > 0) {
         ck_assert_int_eq(fd, -EMLINK);
         ck_assert_holds(err.text, "it has two names");
         ck_assert_str_eq(mine, "mine");

@@ -24,7 +24,8 @@ TEST(sizes_are_read_in_bytes_and_binary_and_decimal_units)
         const char *text;
         uint64_t bytes;
     } sizes[] = {
-        {"1", 1},
+        {"65536", 65536},
+        {"1B", 1},
         {"12B", 12},
         {"12b", 12},
         {"1K", 1024},
@@ -56,12 +57,12 @@ TEST(sizes_are_read_in_bytes_and_binary_and_decimal_units)
 TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
 {
     static char digits[5000];
-    const char *const texts[] = {"",      "GiB",      "-1",     "-0",        "0",     "0.5",
-                                 "0GiB",  "nan",      "nanGiB", "inf",       "-inf",  "infinityTiB",
-                                 "1e400", "1e-400",   "1kbit",  "1MBB",      "1PB",   "1GiBs",
-                                 "1 GiB", "1GiB ",    "1,5GiB", "1..5",      "--1",   "4611686018427387904",
-                                 "1e19",  "4194304T", "1Ki",    "1P",        "1MiBB", "4194304TiB",
-                                 "1.5",   "2.000001", "%s%n%n", "\x1b[31m1", "1\n2",  "1GiB\xff",
+    const char *const texts[] = {"",        "GiB",      "-1",     "-0",        "0",     "0.5",
+                                 "0GiB",    "nan",      "nanGiB", "inf",       "-inf",  "infinityTiB",
+                                 "1e400",   "1e-400",   "1kbit",  "1MBB",      "1PB",   "1GiBs",
+                                 "1 GiB",   "1GiB ",    "1,5GiB", "1..5",      "--1",   "4611686018427387904",
+                                 "1e19",    "4194304T", "1Ki",    "1P",        "1MiBB", "4194304TiB",
+                                 "65536.5", "1e5b5",    "%s%n%n", "\x1b[31m1", "1\n2",  "1GiB\xff",
                                  digits};
 
     memset(digits, '9', sizeof digits - 1);
@@ -78,32 +79,44 @@ TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
     ck_assert_int_eq(process_parse_bytes(&(uint64_t){0}, "--device-mem", "x", NULL), -EINVAL);
 }
 
-TEST(a_size_is_written_in_its_own_unit_or_that_of_another)
+/* No program runs in so few bytes: whoever typed 8 meant 8GiB. */
+TEST(a_small_number_without_a_unit_is_asked_about)
+{
+    static const char *const texts[][2] = {{"8", "'8' is 8 bytes: did you mean 8GiB?"},
+                                           {"1", "'1' is 1 byte: did you mean 1GiB?"},
+                                           {"1.5", "'1.5' is 1.5 bytes: did you mean 1.5GiB?"},
+                                           {"99", "'99' is 99 bytes: did you mean 99GiB?"},
+                                           {"100", "'100' is 100 bytes: did you mean 100GiB or 100MiB?"},
+                                           {"1023", "'1023' is 1023 bytes: did you mean 1023GiB or 1023MiB?"},
+                                           {"1024", "'1024' is 1024 bytes: did you mean 1024MiB?"},
+                                           {"65535", "'65535' is 65535 bytes: did you mean 65535MiB?"}};
+
+    for (int i = 0; i < COUNT(texts); i++) {
+        struct error err = {""};
+        ck_assert_int_eq(process_parse_bytes(&(uint64_t){0}, "--device-mem", texts[i][0], &err), -EINVAL);
+        ck_assert_str_eq(err.text + strlen("--device-mem: "), texts[i][1]);
+    }
+}
+
+TEST(a_size_is_written_in_its_own_unit)
 {
     static const struct {
-        uint64_t bytes, like; /* 0: itself */
+        uint64_t bytes;
         const char *text;
-    } sizes[] = {{0, 0, "0 B"},
-                 {1023, 0, "1023 B"},
-                 {1024, 0, "1.0 KiB"},
-                 {12800, 0, "12.5 KiB"},
-                 {38797312, 0, "37.0 MiB"},
-                 {1503238554, 0, "1.4 GiB"},
-                 {1099511627776, 0, "1.0 TiB"},
-                 {UINT64_MAX, 0, "16777216.0 TiB"},
-                 {125829120, 2147483648, "0.12 GiB"}, /* 120 of 2048 MiB: 0.117 */
-                 {163840, 268435456, "0.16 MiB"},
-                 {52429, 1099511627776, "0.000000048 TiB"}, /* 5 in 10^8: 4.77e-8 */
-                 {0, 1048576, "0.0 MiB"},
-                 {5368709120, 1048576, "5120.0 MiB"},
-                 {512, 2048, "0.50 KiB"},
-                 {812, 900, "812 B"}};
+    } sizes[] = {{0, "0 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.0 KiB"},
+                 {12800, "12.5 KiB"},
+                 {1048524, "1023.9 KiB"},
+                 {1048525, "1.0 MiB"}, /* 1023.9502: not 1024.0 of the smaller one */
+                 {38797312, "37.0 MiB"},
+                 {1503238554, "1.4 GiB"},
+                 {1099511627776, "1.0 TiB"},
+                 {UINT64_MAX, "16777216.0 TiB"}};
     char text[PROCESS_BYTES_TEXT];
 
     for (int i = 0; i < COUNT(sizes); i++)
-        ck_assert_str_eq(sizes[i].like ? process_format_bytes_like(text, sizes[i].bytes, sizes[i].like)
-                                       : process_format_bytes(text, sizes[i].bytes),
-                         sizes[i].text);
+        ck_assert_str_eq(process_format_bytes(text, sizes[i].bytes), sizes[i].text);
 }
 
 TEST(available_memory_is_some_and_at_most_all)
@@ -346,4 +359,17 @@ TEST(a_process_that_has_ended_is_told_from_others)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     ck_assert(process_has_ended(pid, birth));
     ck_assert_uint_eq(process_birth(0), 0);
+}
+
+TEST(a_machines_name_is_cut_to_what_has_room)
+{
+    char whole[256] = "", cut[256];
+
+    ck_assert_int_eq(gethostname(whole, sizeof whole - 1), 0);
+    for (size_t n = 1; n <= strlen(whole) + 2; n++) {
+        memset(cut, 'x', sizeof cut);
+        process_host_name(cut, n);
+        ck_assert_uint_eq(strlen(cut), strlen(whole) < n ? strlen(whole) : n - 1);
+        ck_assert_mem_eq(cut, whole, strlen(cut));
+    }
 }

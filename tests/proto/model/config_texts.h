@@ -15,10 +15,26 @@
 #define LLAMA      DECODER("llama")
 #define QWEN2      DECODER("qwen2")
 #define QWEN3      DECODER("qwen3")
+#define COHERE     DECODER("cohere")
+#define COHERE2    DECODER("cohere2")
+#define GLM        DECODER("glm") ", 'pad_token_id': null"
+#define GLM4       DECODER("glm4") ", 'pad_token_id': null"
+#define ERNIE      DECODER("ernie4_5")
+#define MINISTRAL  DECODER("ministral3") ", 'num_key_value_heads': 2"
+#define EXAONE4    DECODER("exaone4") ", 'num_key_value_heads': 2"
+#define HUNYUAN    DECODER("hunyuan_v1_dense")
+#define PHI3       DECODER("phi3") ", 'pad_token_id': null"
 #define GEMMA3                                                                                                         \
     "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
     "'intermediate_size': 150, 'vocab_size': 211"
-#define MISTRAL DECODER("mistral") ", 'num_key_value_heads': 1"
-#define GEMMA   DECODER("gemma") ", 'num_key_value_heads': 1"
+#define MISTRAL     DECODER("mistral") ", 'num_key_value_heads': 1"
+#define XLM_ROBERTA DECODER("xlm-roberta")
+#define ELECTRA     DECODER("electra")
+#define EUROBERT    DECODER("eurobert")
+#define MODERNBERT  DECODER("modernbert")
+#define GEMMA2      DECODER("gemma2")
+#define DISTILBERT                                                                                                     \
+    "{'model_type': 'distilbert', 'dim': 96, 'n_heads': 4, 'n_layers': 3, 'hidden_dim': 150, 'vocab_size': 211"
+#define GEMMA DECODER("gemma") ", 'num_key_value_heads': 1"
 
 #endif

@@ -2,7 +2,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #include "tests/proto/model/config_texts.h"
 
 #include "proto/model/gpt2.h"
-#include "proto/model/model_config_print.h"
+#include "proto/model/config/model_config_print.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -79,9 +79,20 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
     static const struct {
         const char *name;
         enum model_activation activation;
-    } activations[] = {{"gelu_new", MODEL_GELU_NEW}, {"gelu_pytorch_tanh", MODEL_GELU_NEW},
-                       {"gelu", MODEL_GELU},         {"relu", MODEL_RELU},
-                       {"silu", MODEL_SILU},         {"swish", MODEL_SILU}};
+    } activations[] = {{"gelu_new", MODEL_GELU_NEW},
+                       {"gelu_pytorch_tanh", MODEL_GELU_NEW},
+                       {"gelu_python_tanh", MODEL_GELU_NEW},
+                       {"gelu_fast", MODEL_GELU_NEW},
+                       {"gelu_accurate", MODEL_GELU_NEW},
+                       {"gelu", MODEL_GELU},
+                       {"gelu_python", MODEL_GELU},
+                       {"quick_gelu", MODEL_GELU_QUICK},
+                       {"relu", MODEL_RELU},
+                       {"relu2", MODEL_RELU2},
+                       {"silu", MODEL_SILU},
+                       {"swish", MODEL_SILU},
+                       {"tanh", MODEL_TANH},
+                       {"sigmoid", MODEL_SIGMOID}};
 
     check_numbers(full,
                   &(struct model_config){.n_layers = 12,
@@ -140,7 +151,7 @@ static const struct {
     {"'layer_norm_epsilon': 1e-300", "layer_norm_epsilon is 0", NULL},
     {"'initializer_range': 2", "initializer_range is 2", NULL},
     {"'tie_word_embeddings': 1", "tie_word_embeddings is 1", NULL},
-    {"'activation_function': 'tanh'", "activation_function is 'tanh'", NULL},
+    {"'activation_function': 'mish'", "activation_function is 'mish'", NULL},
     {"'activation_function': null", "activation_function is null", NULL},
     /* Contradictory. */
     {"'n_ctx': 65", "n_ctx is 65", "n_positions"},
@@ -159,7 +170,18 @@ static const struct {
     {"'rope_theta': 10000.0", "rope_theta is 10000.0", "not supported"},
     {"'quantization_config': {'bits': 4}", "quantization_config is {'bits':4}", "quantised"},
     {"'quantization_config': {'quant_method': 'gptq'}", "quantization_config is {'quant_method':'gptq'}",
-     "bitsandbytes and mxfp4"},
+     "bitsandbytes, mxfp4 and fp8"},
+    {"'quantization_config': {'quant_method': 'fp8', 'fmt': 'e5m2'}", "quantization_config.fmt is 'e5m2'", "e4m3"},
+    {"'quantization_config': {'quant_method': 'fp8', 'weight_block_size': 128}",
+     "quantization_config.weight_block_size is 128", "[rows, columns]"},
+    {"'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}",
+     "quantization_config.weight_block_size is [128]", NULL},
+    {"'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [0, 128]}",
+     "quantization_config.weight_block_size is [0,128]", NULL},
+    {"'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128, 31]}",
+     "quantization_config.weight_block_size is [128,31]", "32 columns or more"},
+    {"'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128, 4294967424]}",
+     "quantization_config.weight_block_size is [128,4294967424]", NULL},
     {"'use_bfloat16': true", "use_bfloat16 is true", "not supported"},
     {"'n_experts': 8", "n_experts is 8", "unknown"},
     {"'N_layer': null", "N_layer is null", "unknown"},
@@ -167,11 +189,21 @@ static const struct {
     {LLAMA ", 'num_key_value_heads': 3}", "num_attention_heads is 4", "num_key_value_heads, which is 3"},
     {LLAMA ", 'head_dim': 23}", "a head has 23 columns", NULL},
     {LLAMA ", 'rope_theta': 1}", "rope_theta is 1", NULL},
-    {LLAMA ", 'rope_scaling': {'rope_type': 'yarn', 'factor': 2.0}}", "rope_scaling.rope_type is 'yarn'", NULL},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'su', 'factor': 2.0}}", "rope_scaling.rope_type is 'su'", NULL},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'yarn', 'factor': 0.5}}", "the factor of rotary positions is 0.5", NULL},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'yarn', 'factor': 2, 'beta_fast': -1}}", "beta_fast is -1", NULL},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'yarn', 'factor': 2, 'truncate': 0}}", "rope_scaling.truncate is 0", NULL},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1, 2], 'long_factor': [1, 2]}}",
+     "short_factor has 2 numbers", "12"},
+    {LLAMA ", 'rope_scaling': {'rope_type': 'longrope', 'short_factor': 2}}", "rope_scaling.short_factor is 2", NULL},
+    {LLAMA ", 'head_dim': 4, 'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1, 2], 'long_factor': [0, 1]}}",
+     "long_factor has 0", NULL},
     {LLAMA ", 'rope_scaling': {'rope_type': 'linear'}}", "the factor of rotary positions is 0", NULL},
     {LLAMA ", 'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 4, 'high_freq_factor': 4}}",
      "low_freq_factor is 4 and high_freq_factor is 4", NULL},
-    {LLAMA ", 'rope_scaling': {'beta_fast': 32}}", "rope_scaling.beta_fast is 32", "unknown"},
+    {LLAMA ", 'rope_scaling': {'alpha': 1000.0}}", "rope_scaling.alpha is 1000.0", "unknown"},
+    {COHERE ", 'logit_scale': 0}", "logit_scale is 0", NULL},
+    {HUNYUAN ", 'head_dim': 2, 'rope_scaling': {'type': 'dynamic', 'alpha': 2.0}}", "alpha is 2", NULL},
     {LLAMA ", 'rope_scaling': 2}", "rope_scaling is 2", NULL},
     {LLAMA ", 'attention_dropout': 1.0}", "attention_dropout is 1", NULL},
     {LLAMA ", 'rms_norm_eps': 0.0}", "rms_norm_eps is 0", NULL},
@@ -235,6 +267,14 @@ static const struct {
     {LLAMA ", 'pad_token_id': 211}", "pad_token_id is 211", "vocab_size, which is 211"},
     {LLAMA ", 'pad_token_id': -212}", "pad_token_id is -212", "vocab_size, which is 211"},
     {QWEN2 ", 'pad_token_id': 'end'}", "pad_token_id is \"end\"", NULL},
+    /* An adapter's. */
+    {"'adapter': 5", "adapter: its value is 5: it must be an object", NULL},
+    {"'adapter': null", "adapter: its value is null: it must be an object", NULL},
+    {"'adapter': {'modules': ['attn.c_attn']}", "adapter: peft is missing", NULL},
+    {"'adapter': {'peft': 8, 'modules': ['attn.c_attn']}", "adapter: peft is 8", NULL},
+    {"'adapter': {'peft': {'r': 8}}", "adapter: modules is missing", "a list of names"},
+    {"'adapter': {'peft': {'r': 8}, 'modules': []}", "adapter: modules is []", "a list of names"},
+    {"'adapter': {'peft': {'r': '8'}, 'modules': ['attn.c_attn']}", "adapter: r is '8'", NULL},
     /* Not a configuration. */
     {"[]", "not a JSON object", NULL},
     {"{", "not JSON at line 1, column 1", NULL},
@@ -254,6 +294,35 @@ TEST_EACH(what_cannot_be_trained_is_refused_with_its_key_and_value, COUNT(refusa
     check_said(err.text, refusals[_i].why, refusals[_i].other);
     ck_assert_mem_eq(&c, &before, sizeof c); /* untouched */
     ck_assert_int_eq(parse(&c, text, NULL), -EINVAL);
+}
+
+/* As published, and by transformers' default. */
+TEST(blocks_of_fp8_are_those_that_the_config_names)
+{
+    static const struct {
+        const char *text;
+        struct quantized quantized;
+    } cases[] = {
+        {SMALLEST
+         ", 'quantization_config': {'quant_method': 'fp8', 'activation_scheme': 'static', 'dequantize': false, "
+         "'weight_block_size': null, 'modules_to_not_convert': ['lm_head']}}",
+         {true, 0, 0}},
+        {SMALLEST ", 'quantization_config': {'quant_method': 'fp8', 'activation_scheme': 'dynamic', 'fmt': 'e4m3', "
+                  "'weight_block_size': [64, 256]}}",
+         {true, 64, 256}},
+        {SMALLEST ", 'quantization_config': {'quant_method': 'fp8', 'fmt': null}}", {true, 128, 128}},
+        {SMALLEST ", 'quantization_config': {'quant_method': 'mxfp4', 'weight_block_size': [64, 256]}}", {false, 0, 0}},
+        {SMALLEST "}", {false, 0, 0}},
+    };
+    struct model_config c;
+    struct error err;
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        ck_assert_msg(parse(&c, cases[i].text, &err) == 0, "%s", err.text);
+        ck_assert(c.quantized.fp8 == cases[i].quantized.fp8);
+        ck_assert_uint_eq(c.quantized.block_rows, cases[i].quantized.block_rows);
+        ck_assert_uint_eq(c.quantized.block_columns, cases[i].quantized.block_columns);
+    }
 }
 
 /* jansson alone takes this one, while its text ends at the zero for whoever prints it. */
@@ -354,6 +423,11 @@ TEST(a_config_says_the_type_of_the_weights_beside_it)
          "{\n  'model_type': 'gpt2',\n  'torch_dtype': 'float32',\n  'vocab_size': 256,\n  'eos_token_id': null,\n"
          "  'bos_token_id': null\n}",
          SAFETENSORS_F32},
+        /* What is saved is not quantised; the base of an adapter is. */
+        {"{'dtype': 'bfloat16', 'quantization_config': {'quant_method': 'fp8'}}", "{\n  'dtype': 'bfloat16'\n}",
+         SAFETENSORS_BF16},
+        {"{'dtype': 'bfloat16', 'quantization_config': {'quant_method': 'fp8'}, 'adapter': {}}",
+         "{'dtype': 'bfloat16', 'quantization_config': {'quant_method': 'fp8'}, 'adapter': {}}", SAFETENSORS_BF16},
         {"[1]", NULL, SAFETENSORS_F32},
         {"{", NULL, SAFETENSORS_F32},
     };

@@ -126,6 +126,273 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
         ck_assert_float_eq(reals[i][0], reals[i][1]);
 }
 
+/* As the classes of transformers 5.24 fill them in; then in the words of published files. */
+static const struct {
+    const char *text;
+    uint32_t n_positions;
+    bool tied;
+    float epsilon;
+    struct decoder_config decoder;
+} rotated[] = {
+    {COHERE "}", 8192, true, 1e-5f, {4, 24, .interleaved = true, .logit_scale = 0.0625f, .rope = {500000}}},
+    {COHERE2 "}",
+     8192,
+     true,
+     1e-5f,
+     {4, 24, 4096, .sliding.set = {7}, .interleaved = true, .logit_scale = 0.0625f, .rope = {10000}}},
+    {COHERE2 ", 'layer_types': ['full_attention', 'sliding_attention', 'full_attention'], 'layer_switch': 4, "
+             "'rotary_pct': 1.0, 'rope_scaling': null}",
+     8192,
+     true,
+     1e-5f,
+     {4, 24, 4096, .sliding.set = {2}, .unrotated.set = {5}, .interleaved = true, .logit_scale = 0.0625f,
+      .rope = {10000}}},
+    {GLM "}", 131072, false, 1.5625e-7f, {2, 128, 0, true, .interleaved = true, .rope = {10000, .share = 0.5f}}},
+    {GLM4 ", 'partial_rotary_factor': 0.25}",
+     131072,
+     false,
+     1.5625e-7f,
+     {2, 128, 0, true, .interleaved = true, .rope = {10000, .share = 0.25f}}},
+    {ERNIE "}", 131072, true, 1e-5f, {2, 128, .interleaved = true, .rope = {500000}}},
+    {ERNIE ", 'use_bias': true, 'attention_dropout': 0.5}",
+     131072,
+     true,
+     1e-5f,
+     {2, 128, 0, true, true, true, .interleaved = true, .rope = {500000}}},
+    {MINISTRAL "}",
+     262144,
+     false,
+     1e-5f,
+     {2, 128, .query_growth = 0.1f,
+      .rope = {1000000, DECODER_YARN, 16, .n_trained = 16384, .mscale = 1, .mscale_all = 1}}},
+    /* What the object lacks is not that object's. */
+    {MINISTRAL ", 'rope_parameters': {'type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 32, "
+               "'max_position_embeddings': 64, 'llama_4_scaling_beta': 0.5}}",
+     262144,
+     false,
+     1e-5f,
+     {2, 128, .query_growth = 0.5f, .rope = {10000, DECODER_YARN, 4, .n_trained = 32}}},
+    {MINISTRAL ", 'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0, "
+               "'original_max_position_embeddings': 8, 'llama_4_scaling_beta': 0}}",
+     262144,
+     false,
+     1e-5f,
+     {2, 128, .rope = {10000, .n_trained = 8}}},
+    {HUNYUAN "}", 2048, false, 1e-5f, {4, 24, .rope = {10000}}},
+    {HUNYUAN ", 'rope_scaling': {'alpha': 1000.0, 'beta_fast': 32, 'beta_slow': 1, 'factor': 1.0, 'mscale': 1.0, "
+             "'mscale_all_dim': 0.0, 'type': 'dynamic'}, 'eod_token_id': 3, 'attention_bias': true}",
+     2048,
+     false,
+     1e-5f,
+     {4, 24, 0, true, true, .rope = {10000, DECODER_DYNAMIC, 1, .mscale = 1, .alpha = 1000}}},
+    {PHI3 ", 'max_position_embeddings': 131072, 'original_max_position_embeddings': 64, 'rope_scaling': {'type': 'su', "
+          "'short_factor': [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 'long_factor': [2, 2, 3, 4, 5, 6, 7, 8, 9, 10, "
+          "11, 12]}}",
+     131072,
+     false,
+     1e-5f,
+     {4, 24, .rope = {10000, DECODER_LONGROPE, 2048, .n_trained = 64}}},
+};
+
+TEST_EACH(numbers_of_rotation_are_those_of_transformers, COUNT(rotated))
+{
+    const struct decoder_config *want = &rotated[_i].decoder;
+    const struct decoder_rope *rope = &want->rope;
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, rotated[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    const uint32_t counts[][2] = {{c.n_positions, rotated[_i].n_positions},
+                                  {c.tied, rotated[_i].tied},
+                                  {c.activation, MODEL_SILU},
+                                  {d->n_kv_heads, want->n_kv_heads},
+                                  {d->head_width, want->head_width},
+                                  {d->window, want->window},
+                                  {(uint32_t)d->sliding.set[0], (uint32_t)want->sliding.set[0]},
+                                  {(uint32_t)d->unrotated.set[0], (uint32_t)want->unrotated.set[0]},
+                                  {d->qkv_bias, want->qkv_bias},
+                                  {d->output_bias, want->output_bias},
+                                  {d->mlp_bias, want->mlp_bias},
+                                  {d->interleaved, want->interleaved},
+                                  {d->rope.scaling, rope->scaling},
+                                  {d->rope.n_trained, rope->n_trained > 0 ? rope->n_trained : rotated[_i].n_positions}};
+    const float reals[][2] = {{c.norm_epsilon, rotated[_i].epsilon},
+                              {c.initializer_range, 0.02f},
+                              {d->dropout_attention, 0},
+                              {d->logit_scale, want->logit_scale},
+                              {d->query_growth, want->query_growth},
+                              {d->rope.base, rope->base},
+                              {d->rope.factor, rope->factor},
+                              {d->rope.share, rope->share > 0 ? rope->share : 1},
+                              {d->rope.mscale, rope->mscale},
+                              {d->rope.mscale_all, rope->mscale_all},
+                              {d->rope.alpha, rope->alpha}};
+    for (int i = 0; i < COUNT(counts); i++)
+        ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
+    for (int i = 0; i < COUNT(reals); i++)
+        ck_assert_float_eq(reals[i][0], reals[i][1]);
+}
+
+/* What the config classes of transformers 5.24 make of a file with the required keys alone; and of GPT-NeoX's as
+ * published, whose rotary positions have names of their own. */
+static const struct {
+    const char *text;
+    uint32_t n_positions;
+    enum model_activation activation;
+    bool biased, parallel; /* maps of attention and of the MLP; side by side */
+    float epsilon, base, share;
+} side_by_sides[] = {
+    {DECODER("phi") "}", 2048, MODEL_GELU_NEW, true, false, 1e-5f, 10000, 0.5f},
+    {DECODER("olmo") "}", 2048, MODEL_SILU, false, false, 1e-5f, 10000, 1},
+    {DECODER("nanochat") "}", 2048, MODEL_RELU2, false, false, 1e-6f, 10000, 1},
+    {DECODER("arcee") "}", 4096, MODEL_RELU2, false, false, 1e-5f, 10000, 1},
+    {DECODER("gpt_neox") "}", 2048, MODEL_GELU, true, true, 1e-5f, 10000, 0.25f},
+    {DECODER("gpt_neox") ", 'rotary_pct': 0.5, 'rotary_emb_base': 300, 'hidden_act': 'gelu_fast', "
+                         "'classifier_dropout': 0.1, 'use_parallel_residual': false, 'layer_norm_eps': 1e-3}",
+     2048, MODEL_GELU_NEW, true, false, 1e-3f, 300, 0.5f},
+    {DECODER("gpt_neox") ", 'rotary_pct': 0.5, 'rotary_emb_base': 300, 'rope_parameters': {'rope_type': 'default', "
+                         "'rope_theta': 500, 'partial_rotary_factor': 1.0}}",
+     2048, MODEL_GELU, true, true, 1e-5f, 500, 1},
+};
+
+TEST_EACH(other_decoders_numbers_are_those_of_transformers, COUNT(side_by_sides))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, side_by_sides[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(!c.tied && c.n_positions == side_by_sides[_i].n_positions);
+    ck_assert_int_eq(c.activation, side_by_sides[_i].activation);
+    ck_assert(d->n_kv_heads == 4 && d->head_width == 24 && d->parallel == side_by_sides[_i].parallel);
+    ck_assert(d->qkv_bias == side_by_sides[_i].biased && d->output_bias == d->qkv_bias && d->mlp_bias == d->qkv_bias);
+    ck_assert_float_eq(c.norm_epsilon, side_by_sides[_i].epsilon);
+    ck_assert_float_eq(c.initializer_range, 0.02f);
+    ck_assert_float_eq(d->rope.base, side_by_sides[_i].base);
+    ck_assert_float_eq(d->rope.share, side_by_sides[_i].share);
+}
+
+#define OPT                                                                                                            \
+    "{'model_type': 'opt', 'hidden_size': 96, 'num_attention_heads': 4, 'num_hidden_layers': 3, 'ffn_dim': 150, "      \
+    "'vocab_size': 211"
+
+/* As OPTConfig of transformers 5.24 fills it in. */
+TEST(opt_s_numbers_are_those_of_transformers)
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(OPT ", 'layerdrop': 0.0, 'word_embed_proj_dim': 96}"), &err) == 0, "%s", err.text);
+    ck_assert(c.n_positions == 2048 && c.tied && c.activation == MODEL_RELU && c.has_padding && c.padding == 1);
+    ck_assert_float_eq(c.norm_epsilon, 1e-5f);
+    ck_assert_float_eq(c.initializer_range, 0.02f);
+}
+
+/* As NanoChatConfig and CohereConfig of transformers 5.24 fill it in: a cap unless the file says null, and norms of
+ * heads if it says so. */
+TEST(caps_and_norms_of_heads_are_as_the_file_says)
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(DECODER("nanochat") "}"), &err) == 0, "%s", err.text);
+    ck_assert(decoder_of(&c)->backwards && decoder_of(&c)->logit_cap == 15);
+    ck_assert_int_eq(parse(&c, quoted(DECODER("nanochat") ", 'final_logit_softcapping': null}"), &err), 0);
+    ck_assert(decoder_of(&c)->logit_cap == 0);
+    ck_assert_int_eq(parse(&c, quoted(COHERE "}"), &err), 0);
+    ck_assert(!decoder_of(&c)->norms_heads);
+    ck_assert_int_eq(parse(&c, quoted(COHERE ", 'use_qk_norm': true}"), &err), 0);
+    ck_assert(decoder_of(&c)->norms_heads);
+}
+
+/* As BloomConfig of transformers 5.24 fills it in, which has no required key; and of the files as published, where the
+ * width and the number of heads have other names. */
+static const struct {
+    const char *text;
+    uint32_t width, n_layers, n_heads, vocabulary;
+    float epsilon, dropout;
+} blooms[] = {
+    {"{'model_type': 'bloom'}", 64, 2, 8, 250880, 1e-5f, 0},
+    {"{'model_type': 'bloom', 'n_embed': 96, 'n_layer': 3, 'num_attention_heads': 6, 'vocab_size': 211, 'n_inner': "
+     "null, "
+     "'seq_length': 2048, 'offset_alibi': 100, 'skip_bias_add_qkv': false, 'layer_norm_epsilon': 1e-3, "
+     "'hidden_dropout': 0.1, 'masked_softmax_fusion': true}",
+     96, 3, 6, 211, 1e-3f, 0.1f},
+};
+
+TEST_EACH(bloom_s_numbers_are_those_of_transformers, COUNT(blooms))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(blooms[_i].text), &err) == 0, "%s", err.text);
+    ck_assert(c.width == blooms[_i].width && c.n_layers == blooms[_i].n_layers && c.n_heads == blooms[_i].n_heads);
+    ck_assert(c.vocabulary == blooms[_i].vocabulary && c.inner_width == 4 * c.width && c.tied);
+    ck_assert(c.activation == MODEL_GELU_NEW && decoder_of(&c)->alibi);
+    ck_assert_float_eq(c.norm_epsilon, blooms[_i].epsilon);
+    ck_assert_float_eq(decoder_of(&c)->dropout_residual, blooms[_i].dropout);
+}
+
+/* As ApertusConfig of transformers 5.24 fills it in: a file without an object of rotary positions has Llama 3's. */
+static const struct {
+    const char *text;
+    enum decoder_scaling scaling;
+    float base, factor;
+    uint32_t n_trained;
+} apertuses[] = {
+    {DECODER("apertus") "}", DECODER_LLAMA3, 12e6f, 8, 8192},
+    {DECODER("apertus") ", 'rope_parameters': {'rope_type': 'default', 'rope_theta': 500.0}}", DECODER_NOT_SCALED, 500,
+     0, 65536},
+    {DECODER(
+         "apertus") ", 'rope_theta': 4e6, 'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0, 'low_freq_factor': "
+                    "1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 32}}",
+     DECODER_LLAMA3, 4e6f, 2, 32},
+};
+
+TEST_EACH(apertus_s_numbers_are_those_of_transformers, COUNT(apertuses))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(apertuses[_i].text), &err) == 0, "%s", err.text);
+    const struct decoder_rope *rope = &decoder_of(&c)->rope;
+    ck_assert(c.n_positions == 65536 && !c.tied && c.padding == 3 && rope->scaling == apertuses[_i].scaling);
+    ck_assert_float_eq(c.norm_epsilon, 1e-5f);
+    ck_assert_float_eq(rope->base, apertuses[_i].base);
+    ck_assert_float_eq(rope->factor, apertuses[_i].factor);
+    ck_assert_uint_eq(rope->n_trained, apertuses[_i].n_trained);
+}
+
+/* What would be computed otherwise is refused by its key. */
+static const struct {
+    const char *text, *why;
+} refused[] = {
+    {OPT ", 'word_embed_proj_dim': 64}", "word_embed_proj_dim is 64"},
+    {OPT ", 'do_layer_norm_before': false}", "do_layer_norm_before is false"},
+    {OPT ", '_remove_final_layer_norm': true}", "_remove_final_layer_norm is true"},
+    {OPT ", 'layerdrop': 0.5}", "layerdrop is 0.5"},
+    {DECODER("olmo") ", 'clip_qkv': 8.0}", "clip_qkv is 8.0"},
+    {DECODER("gpt_neox") ", 'rope_theta': 500}", "rope_theta is 500"},
+    {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
+    {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
+    {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},
+    {"{'model_type': 'bloom', 'hidden_size': 20}", "hidden_size is 20"},
+    {"{'model_type': 'bloom', 'hidden_act': 'relu'}", "hidden_act is 'relu'"},
+    {"{'model_type': 'stablelm', 'hidden_size': 128, 'num_attention_heads': 32, 'num_hidden_layers': 3, "
+     "'intermediate_size': 150, 'vocab_size': 211, 'partial_rotary_factor': 0.5, 'qk_layernorm': true}",
+     "qk_layernorm is true"},
+};
+
+TEST_EACH(what_is_not_computed_is_refused_by_its_key, COUNT(refused))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_int_eq(parse(&c, refused[_i].text, &err), -EINVAL);
+    ck_assert_msg(strncmp(err.text, quoted(refused[_i].why), strlen(quoted(refused[_i].why))) == 0, "%s", err.text);
+}
+
 /* As Gemma3TextConfig of transformers 5.23 fills it in, which has no hidden_act; the third file is as those of 2025
  * were. */
 static const struct {
@@ -181,6 +448,12 @@ static const struct {
     {BERT "}", 0},
     {BERT ", 'pad_token_id': null}", -1},
     {BERT ", 'pad_token_id': 7}", 7},
+    {XLM_ROBERTA "}", 1},
+    {DISTILBERT "}", 0},
+    {ELECTRA "}", 0},
+    {GEMMA2 "}", 0},
+    {MODERNBERT ", 'pad_token_id': 3}", 3},
+    {EUROBERT ", 'pad_token_id': null}", -1},
     {ROBERTA "}", 1},
     {ROBERTA ", 'pad_token_id': 3}", 3},
     {GEMMA "}", 0},
@@ -213,7 +486,7 @@ TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
 
     ck_assert_msg(parse(&c, gemma3s[_i].text, &err) == 0, "%s", err.text);
     const struct decoder_config *d = decoder_of(&c);
-    ck_assert(c.tied && c.activation == MODEL_GELU_NEW && d->head_norm && d->norm_offset && d->norms_after);
+    ck_assert(c.tied && c.activation == MODEL_GELU_NEW && d->norm_offset);
     ck_assert_uint_eq(d->n_kv_heads, 4);
     ck_assert_uint_eq(d->head_width, 256);
     ck_assert_uint_eq(d->sliding.set[0], gemma3s[_i].sliding);
@@ -248,25 +521,32 @@ TEST_EACH(gemma_s_numbers_are_those_of_transformers, COUNT(gemmas))
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
 }
 
-/* As BertConfig and RobertaConfig of transformers 5.23 fill them in; and with keys of other heads and old files. */
+/* As BertConfig, RobertaConfig and, of 5.24, XLMRobertaConfig, DistilBertConfig and ElectraConfig of transformers fill
+ * them in; and with keys of other heads and old files. */
 static const struct {
     const char *text;
     uint32_t n_positions;
     struct encoder_config encoder;
 } encoders[] = {
-    {BERT "}", 512, {2, 512, 0, 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {BERT "}", 512, {2, 512, 0, .pad = 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
     {BERT ", 'max_position_embeddings': 40, 'type_vocab_size': 1, 'hidden_dropout_prob': 0, 'pad_token_id': 7, "
           "'attention_probs_dropout_prob': 0.25, 'position_embedding_type': 'absolute', 'is_decoder': false, "
           "'classifier_dropout': null, 'pooler_fc_size': 768, 'directionality': 'bidi', 'use_cache': true, "
           "'chunk_size_feed_forward': 0, 'gradient_checkpointing': false, 'architectures': ['BertForMaskedLM']}",
      40,
-     {1, 40, 0, 1, .dropout_attention = 0.25f}},
+     {1, 40, 0, .pad = 1, .dropout_attention = 0.25f}},
     {ROBERTA ", 'max_position_embeddings': 514, 'type_vocab_size': 1, 'bos_token_id': 0, 'eos_token_id': 2}",
      512,
-     {1, 514, 2, 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+     {1, 514, 2, .pad = 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
     {ROBERTA ", 'max_position_embeddings': 16, 'pad_token_id': 3}",
      12,
-     {2, 16, 4, 3, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+     {2, 16, 4, .pad = 3, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {XLM_ROBERTA "}", 510, {2, 512, 2, .pad = 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {DISTILBERT "}", 512, {0, 512, 0, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {DISTILBERT ", 'sinusoidal_pos_embds': true, 'qa_dropout': 0.1, 'dropout': 0.3, 'attention_dropout': 0.2}",
+     512,
+     {0, 512, 0, .dropout_attention = 0.2f, .dropout_hidden = 0.3f}},
+    {ELECTRA "}", 512, {2, 512, 0, .inner = 96, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
 };
 
 TEST_EACH(an_encoder_s_numbers_are_those_of_transformers, COUNT(encoders))
@@ -279,10 +559,101 @@ TEST_EACH(an_encoder_s_numbers_are_those_of_transformers, COUNT(encoders))
     ck_assert(c.activation == MODEL_GELU && c.tied && c.n_positions == encoders[_i].n_positions);
     ck_assert(encoder_of(&c)->n_segments == want->n_segments && encoder_of(&c)->n_rows == want->n_rows);
     ck_assert(encoder_of(&c)->first_row == want->first_row && encoder_of(&c)->pad == want->pad);
+    ck_assert(encoder_of(&c)->inner == want->inner && encoder_width(&c) == 96);
     ck_assert_float_eq(encoder_of(&c)->dropout_attention, want->dropout_attention);
     ck_assert_float_eq(encoder_of(&c)->dropout_hidden, want->dropout_hidden);
     ck_assert_float_eq(c.norm_epsilon, 1e-12f);
     ck_assert_float_eq(c.initializer_range, 0.02f);
+}
+
+/* ELECTRA's hidden_size is that of its blocks; to us a model's width is that of its tables. */
+TEST(electra_s_tables_are_128_wide_unless_the_file_says_so)
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, ELECTRA "}", &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(c.width, 128);
+    ck_assert_msg(parse(&c, ELECTRA ", 'embedding_size': 40}", &err) == 0, "%s", err.text);
+    ck_assert(c.width == 40 && encoder_width(&c) == 96);
+    ck_assert_int_eq(parse(&c, ELECTRA ", 'architectures': ['ElectraForSequenceClassification']}", &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "embedding_size is 128"));
+}
+
+/* As Gemma2Config of transformers 5.24 fills it in: block 0 slides, and every second one from there. */
+static const struct {
+    const char *text;
+    uint64_t sliding;
+    float logit_cap, score_cap;
+    uint32_t window, score_width;
+} gemma2s[] = {
+    {GEMMA2 "}", 5, 30, 50, 4096, 256},
+    {GEMMA2 ", 'attn_logit_softcapping': null, 'query_pre_attn_scalar': 144, 'sliding_window': 20, "
+            "'use_bidirectional_attention': null, 'cache_implementation': 'hybrid'}",
+     5, 30, 0, 20, 144},
+    {GEMMA2 ", 'final_logit_softcapping': null, 'attn_logit_softcapping': 0.5, 'layer_types': "
+            "['full_attention', 'sliding_attention', 'full_attention']}",
+     2, 0, 0.5f, 4096, 256},
+};
+
+TEST_EACH(gemma_2_s_numbers_are_those_of_transformers, COUNT(gemma2s))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, gemma2s[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(c.tied && c.activation == MODEL_GELU_NEW && d->norm_offset && c.n_positions == 8192);
+    ck_assert(d->n_kv_heads == 4 && d->head_width == 256 && d->rope.base == 10000 && d->sliding_rope.base == 10000);
+    ck_assert_uint_eq(d->sliding.set[0], gemma2s[_i].sliding);
+    ck_assert(d->window == gemma2s[_i].window && d->score_width == gemma2s[_i].score_width);
+    ck_assert(d->logit_cap == gemma2s[_i].logit_cap && d->score_cap == gemma2s[_i].score_cap);
+}
+
+/* As ModernBertConfig of transformers 5.24 fills it in, the third as files of 2024 have it: every third block, from the
+ * first, sees all; the others see local_attention // 2 keys to each side, their own not counted. */
+static const struct {
+    const char *text;
+    uint64_t sliding;
+    uint32_t window;
+    float full_base, local_base;
+} modernberts[] = {
+    {MODERNBERT ", 'pad_token_id': 3}", 6, 65, 160000, 10000},
+    {MODERNBERT ", 'pad_token_id': 3, 'local_attention': 7, 'rope_parameters': {'full_attention': {'rope_type': "
+                "'default', 'rope_theta': 300}, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 20}}}",
+     6, 4, 300, 20},
+    {MODERNBERT ", 'pad_token_id': 3, 'global_attn_every_n_layers': 2, 'global_rope_theta': 500, 'local_rope_theta': "
+                "30, 'sparse_prediction': false, 'position_embedding_type': 'absolute', 'layer_norm_eps': 1e-5}",
+     2, 65, 500, 30},
+};
+
+TEST_EACH(modernbert_s_numbers_are_those_of_transformers, COUNT(modernberts))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, modernberts[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(c.tied && c.activation == MODEL_GELU && c.n_positions == 8192 && d->n_kv_heads == 4);
+    ck_assert(!d->qkv_bias && !d->output_bias && !d->mlp_bias && d->head_width == 24);
+    ck_assert_uint_eq(d->sliding.set[0], modernberts[_i].sliding);
+    ck_assert_uint_eq(d->window, modernberts[_i].window);
+    ck_assert(d->rope.base == modernberts[_i].full_base && d->sliding_rope.base == modernberts[_i].local_base);
+    ck_assert_float_eq(c.norm_epsilon, 1e-5f);
+}
+
+TEST(eurobert_s_numbers_are_those_of_transformers)
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, EUROBERT ", 'pad_token_id': null, 'mask_token_id': 4, 'classifier_pooling': 'late'}",
+                        &err) == 0,
+                  "%s", err.text);
+    ck_assert(!c.tied && c.activation == MODEL_SILU && c.n_positions == 8192 && model_restores_tokens(&c));
+    ck_assert(decoder_of(&c)->n_kv_heads == 4 && decoder_of(&c)->head_width == 24);
+    ck_assert(decoder_of(&c)->rope.base == 10000 && !decoder_of(&c)->qkv_bias && !decoder_of(&c)->mlp_bias);
+    ck_assert_float_eq(c.norm_epsilon, 1e-5f);
 }
 
 /* id2label counts rather than num_labels; without both, transformers assumes two. */
@@ -301,6 +672,10 @@ static const struct {
      3, 0.3f},
     {CLASSIFIER ", 'id2label': {'0': 'score'}, 'problem_type': 'regression', 'classifier_dropout': 0}", 1, 0},
     {ROBERTA ", 'architectures': ['RobertaForSequenceClassification'], 'num_labels': 1, 'classifier_dropout': null}", 1,
+     0.1f},
+    {XLM_ROBERTA ", 'architectures': ['XLMRobertaForSequenceClassification'], 'num_labels': 3}", 3, 0.1f},
+    {DISTILBERT ", 'architectures': ['DistilBertForSequenceClassification'], 'num_labels': 3}", 3, 0.2f},
+    {ELECTRA ", 'embedding_size': 96, 'architectures': ['ElectraForSequenceClassification'], 'num_labels': 3}", 3,
      0.1f},
 };
 

@@ -1,6 +1,6 @@
 #include "tests/kit/test.h"
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -191,7 +191,9 @@ static const struct {
     {ONE("F32", "[1,2.0]", 0, 8), 8, "tensor a: size 1 of its shape"},
     {ONE("F32", "[1,1,1,1,1,1,1,1,2]", 0, 8), 8, "tensor a: its shape is not a list"},
     {ONE("F32", "2", 0, 8), 8, "tensor a: its shape is not a list"},
-    {ONE("F31", "[2]", 0, 8), 8, "tensor a: its type is unknown (dtype F31)"},
+    {ONE("F 31", "[2]", 0, 8), 8, "tensor a: its type is unknown (dtype F 31)"},
+    {ONE("", "[2]", 0, 8), 8, "tensor a: its type is unknown (dtype )"},
+    {ONE("F31", "[2]", 0, 9), 8, "tensor a: its data ends at 9"},
     {"{'a':[]}", 8, "tensor a: its type is unknown (dtype missing)"},
     {"{'a\\nb':1}", 8, "tensor a?b: its type is unknown (dtype missing)"},
     {"{'__metadata__':[]}", 0, "__metadata__ is not an object"},

@@ -1,6 +1,6 @@
 #include "tests/kit/test.h"
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -79,8 +79,12 @@ static const struct {
      {{0}},
      "transformer.wpe.weight is missing (2 others are missing)" MISSING},
     {{NULL}, {{"ln_f.b", 1, {8, 1}, F32}}, {{0}}, "ln_f.b is not a tensor of this model" CONFIG},
-    {{NULL}, {{"h.2.ln_1.bias", 1, {8, 1}, F32}}, {{0}}, "h.2.ln_1.bias is not a tensor of this model" CONFIG},
-    {{NULL}, {{0}}, {{"attn.bias", 1, {8, 1}, F32}}, "attn.bias is not a tensor of this model" CONFIG},
+    {{NULL}, {{"h.1.ln_3.bias", 1, {8, 1}, F32}}, {{0}}, "h.1.ln_3.bias is not a tensor of this model" CONFIG},
+    {{NULL}, {{0}}, {{"lm_head.bias", 1, {8, 1}, F32}}, "lm_head.bias is not a tensor of this model" CONFIG},
+    {{NULL},
+     {{0}},
+     {{"transformer.attn.bias", 1, {8, 1}, F32}},
+     "transformer.attn.bias is not a tensor of this model" CONFIG},
     {{"wpe.weight"}, {{"wpe.weight", 2, {4, 8}, F32}}, {{0}}, "wpe.weight is 4 x 8, the model's is 5 x 8" CONFIG},
     {{"ln_f.bias"}, {{0}}, {{"ln_f.bias", 2, {8, 1}, F32}}, "ln_f.bias is 8 x 1, the model's is 8" CONFIG},
     {{"ln_f.bias"}, {{"ln_f.bias", 0, {0, 0}, F32}}, {{0}}, "ln_f.bias is a single number, the model's is 8" CONFIG},
@@ -220,6 +224,62 @@ TEST(what_transformers_loads_is_accepted)
     weights_close(&weights);
     close(fd);
     model_free(&model);
+}
+
+static void write_number(int fd, const char *name, const void *bytes, size_t n)
+{
+    struct safetensors file;
+
+    ck_assert_int_eq(safetensors_open(&file, fd, NULL), 0);
+    ck_assert_int_eq(pwrite(fd, bytes, n, (off_t)safetensors_find(&file, name)->offset), (ssize_t)n);
+    safetensors_close(&file);
+}
+
+/* Apertus's: beta of bf16, and what is at most in the exponential, of fp32 as bf16 rounds it or not. Others are
+ * refused, and so are those of another size. */
+TEST(a_file_s_constants_are_those_that_are_computed_with)
+{
+#define BETA  "model.layers.0.mlp.act_fn.beta"
+#define BOUND "model.layers.0.mlp.act_fn.eps"
+    static const char *const none[] = {NULL};
+    static const char apertus[] =
+        "{\"model_type\": \"apertus\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+        "\"intermediate_size\": 12, \"vocab_size\": 17}";
+    static const struct safetensors_plan numbers[] = {{BETA, 0, {0, 0}, SAFETENSORS_BF16},
+                                                      {BOUND, 0, {0, 0}, F32},
+                                                      {0}},
+                                         two[] = {{BETA, 1, {2, 1}, F32}, {0}};
+    static const struct {
+        uint16_t beta;
+        float bound;
+        const char *why; /* NULL: accepted */
+    } held[] = {{0x3f00, -1e-6f, NULL},
+                {0x3f00, -0x1.0cp-20f, NULL},
+                {0x3f00, -2e-6f, BOUND " is -2e-06: this is not supported, it must be -1e-06"},
+                {0x3f00, 0, BOUND " is 0: this is not supported, it must be -1e-06"},
+                {0x3e80, -1e-6f, BETA " is 0.25: this is not supported, it must be 0.5"},
+                {0x7fc0, -1e-6f, BETA " is nan: this is not supported, it must be 0.5"}};
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, apertus);
+    int fd = make_file_of(&model, none, numbers);
+    for (size_t i = 0; i < COUNT(held); i++) {
+        write_number(fd, BETA, &held[i].beta, sizeof held[i].beta);
+        write_number(fd, BOUND, &held[i].bound, sizeof held[i].bound);
+        const int rc = weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err);
+        ck_assert_int_eq(rc, held[i].why ? -EINVAL : 0);
+        ck_assert_str_eq(held[i].why ? err.text : "", held[i].why ? held[i].why : "");
+        weights_close(&weights);
+    }
+    close(fd);
+    fd = make_file_of(&model, none, two);
+    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err), -EINVAL);
+    close(fd);
+    model_free(&model);
+#undef BETA
+#undef BOUND
 }
 
 TEST(a_tied_table_may_have_the_head_s_name_alone)

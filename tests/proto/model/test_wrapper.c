@@ -35,6 +35,26 @@ static const struct {
      "'num_hidden_layers': 2, 'tie_word_embeddings': false, 'dtype': 'float16'}, 'audio_config': {'a': 1}, "
      "'vision_config': {'b': 1}}",
      "text model of voice (without audio and vision)", "mistral 2x4096", "float32", 32, 14336, 32000, 131072, true},
+    /* Qwen/Qwen3-VL-4B-Instruct */
+    {"{'architectures': ['Qwen3VLForConditionalGeneration'], 'image_token_id': 151655, 'model_type': 'qwen3_vl', "
+     "'text_config': {'attention_bias': false, 'bos_token_id': 151643, 'dtype': 'bfloat16', 'head_dim': 128, "
+     "'hidden_size': 2560, 'intermediate_size': 9728, 'max_position_embeddings': 262144, 'model_type': "
+     "'qwen3_vl_text', 'num_hidden_layers': 36, 'num_key_value_heads': 8, 'rope_scaling': {'mrope_interleaved': true, "
+     "'mrope_section': [24, 20, 20], 'rope_type': 'default'}, 'rope_theta': 5000000, 'tie_word_embeddings': true}, "
+     "'tie_word_embeddings': true, 'vision_config': {'depth': 24}}",
+     "text model of Qwen3VLForConditionalGeneration (without vision)", "qwen3 36x2560", "bfloat16", 32, 9728, 151936,
+     262144, true},
+    /* Qwen/Qwen2.5-VL-3B-Instruct, before text_config */
+    {"{'architectures': ['Qwen2_5_VLForConditionalGeneration'], 'eos_token_id': 151645, 'vision_start_token_id': "
+     "151652, 'image_token_id': 151655, 'hidden_size': 2048, 'intermediate_size': 11008, 'max_position_embeddings': "
+     "128000, 'max_window_layers': 70, 'model_type': 'qwen2_5_vl', 'num_attention_heads': 16, 'num_hidden_layers': 36, "
+     "'num_key_value_heads': 2, 'rms_norm_eps': 1e-06, 'rope_theta': 1000000.0, 'sliding_window': 32768, "
+     "'tie_word_embeddings': true, 'torch_dtype': 'bfloat16', 'use_sliding_window': false, 'vision_config': {'depth': "
+     "32}, 'rope_scaling': {'type': 'mrope', 'mrope_section': [16, 24, 24]}, 'vocab_size': 151936}",
+     "text model of Qwen2_5_VLForConditionalGeneration (without vision)", "qwen2 36x2048", "bfloat16", 16, 11008,
+     151936, 128000, true},
+    {"{'model_type': 'qwen2_vl', 'text_config': {'model_type': 'qwen2_vl_text', 'num_hidden_layers': 2}}",
+     "text model of qwen2_vl", "qwen2 2x8192", NULL, 64, 29568, 152064, 32768, false},
     {"{'model_type': 'other', 'text_config': {'model_type': 'gemma'}}", "text model of other", "gemma 28x3072", NULL,
      16, 24576, 256000, 8192, true},
     {"{'model_type': 'other', 'text_config': {'model_type': 'qwen2', 'vocab_size': 7}}", "text model of other",

@@ -6,10 +6,12 @@
 #include "tests/proto/net/remote.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -243,4 +245,25 @@ TEST_EACH(an_address_has_a_host_and_a_port, COUNT(addresses))
     }
     ck_assert_str_eq(name, addresses[_i].name);
     ck_assert_str_eq(digits, addresses[_i].port);
+}
+
+/* The library of names then says that it does not know localhost. */
+TEST_EACH(a_host_that_cannot_be_looked_up_is_not_said_to_be_missing, 2)
+{
+    struct addrinfo *found = NULL;
+    struct rlimit before, none;
+    struct error err = {""};
+    int rc;
+
+    remote_listen_with(&(struct port_options){0});
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before, none.rlim_cur = 0;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    if (_i)
+        rc = dial_knock("tcp://localhost:1", &err);
+    else
+        rc = port_resolve(&found, "tcp://localhost:1", true, &err);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert_int_eq(rc, -EMFILE);
+    ck_assert_str_eq(err.text, "tcp://localhost:1: its host cannot be looked up: Too many open files");
 }

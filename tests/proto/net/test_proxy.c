@@ -297,14 +297,14 @@ TEST(every_message_finds_its_bytes)
         m = (struct message){.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
         say(daemon_end, m, NULL, 0);
         expect_message(worker_end, MESSAGE_SHARE);
-        const size_t second = data.buffers[1].ids;
+        const size_t second = data.buffers[1].at[PLAN_FIELD_IDS];
         ck_assert_mem_eq((char *)theirs[2].base + second, (char *)segments[2].base + second, BATCH * SEQ * 4);
-        ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].labels,
-                         (char *)segments[2].base + data.buffers[1].labels, BATCH * SEQ * 4);
-        ck_assert(job != PACKED || data.buffers[1].positions == second + 2 * BATCH * SEQ * 4);
+        ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].at[PLAN_FIELD_LABELS],
+                         (char *)segments[2].base + data.buffers[1].at[PLAN_FIELD_LABELS], BATCH * SEQ * 4);
+        ck_assert(job != PACKED || data.buffers[1].at[PLAN_FIELD_POSITIONS] == second + 2 * BATCH * SEQ * 4);
         if (job == PACKED)
-            ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].positions,
-                             (char *)segments[2].base + data.buffers[1].positions, BATCH * SEQ * 4);
+            ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].at[PLAN_FIELD_POSITIONS],
+                             (char *)segments[2].base + data.buffers[1].at[PLAN_FIELD_POSITIONS], BATCH * SEQ * 4);
         ck_assert(memcmp(theirs[2].base, segments[2].base, BATCH * SEQ * 4) != 0); /* the other buffer was not sent */
 
         for (uint32_t u = 0; u < model.n_units; u++) {

@@ -280,6 +280,8 @@ static const struct {
     {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},
      4 * (3 + 9 + 15),
      2 * 15},
+    {{CALL_xielu, .xielu = {.n = 7}}, 2 * (7 + 2), 2 * 7},
+    {{CALL_xielu_backward, .xielu = {.n = 7}}, 2 * (14 + 2), 2 * 7},
     {{CALL_add, .add = {.n = 0}}, 0, 0},
     {{CALL_reduce_rows, .reduce_rows = {.m = 0, .n = 5, .stride = 5}}, 4 * 5, 4 * 5},
     {{CALL_row_norms, .row_norms = {.m = 3, .n = 5, .stride = 8}}, 2 * 15, 4 * 3},

@@ -6,6 +6,7 @@
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -228,6 +229,15 @@ TEST(any_of_the_maps_that_lie_side_by_side_is_adapted)
 
 /* A linear map cannot write over the gradient that it reads. So where nothing passes the gradient around it, backward
  * leaves the place of the output's gradient before the map, and the input's gradient comes into that place. */
+/* Readers look for the last dot without a check. */
+TEST_SIGNAL(a_parameter_of_no_module_is_a_mistake, SIGABRT)
+{
+    struct program p;
+
+    program_begin(&p, 8);
+    program_parameter(&p, "scale", 8);
+}
+
 TEST(a_linear_map_may_be_the_last_of_backward)
 {
     static struct program p;

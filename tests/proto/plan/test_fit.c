@@ -1,4 +1,5 @@
 #include "proto/plan/memory/data.h"
+#include "proto/plan/memory/division.h"
 #include "proto/plan/memory/files.h"
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
@@ -16,13 +17,18 @@ static struct plan_fit_device devices[4];
 static struct plan_fit_asked asked;
 static struct plan_fit fit;
 
-static void size_model(uint32_t width)
+static void size_model_of(uint32_t n_blocks, uint32_t width)
 {
     const struct model_config config =
-        GPT2_CONFIG(2, 2, width, 4 * width, 32, 256, .tied = true, GPT2_ON(scale_attention));
+        GPT2_CONFIG(n_blocks, 2, width, 4 * width, 32, 256, .tied = true, GPT2_ON(scale_attention));
 
     model_free(&model);
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+}
+
+static void size_model(uint32_t width)
+{
+    size_model_of(2, width);
 }
 
 /* One worker, whose device is another memory than the host's; nothing else limits it. */
@@ -267,6 +273,41 @@ TEST(the_minimum_trains_and_a_byte_less_is_refused_with_it_named)
     devices[0].budget = plan_total(&least[1]);
     asked.cap = host_needs() - fit.host.bytes[LEDGER_STASH];
     ck_assert_uint_eq(plan_fit_minimum(&asked), plan_total(&least[1]));
+}
+
+/* Four parts on two hosts, of which this one computes two. */
+static void use_hosts(void)
+{
+    size_model_of(12, 256);
+    use_cpu(2, (uint64_t)64 << 20);
+    asked.goal.n_parts = 4, asked.n_parts = 2;
+    asked.goal.adamw = true;
+    ck_assert_int_eq(plan_divide(&asked.own_first, &asked.n_own, &model, 2, 0, NULL), 0);
+}
+
+/* Eager commit would fit without replay, with which alone hosts commit so. */
+TEST(a_remedy_for_several_hosts_counts_their_replay)
+{
+    use_hosts();
+    asked.goal.moments = NUMBER_BF16;
+    const uint64_t eager = host_needs();
+    asked.goal.fenced = true;
+    expect_remedy(eager, "choose a smaller model");
+}
+
+/* One part would need but one worker, and the other host would have none. */
+TEST(advice_for_several_hosts_keeps_their_parts)
+{
+    struct error err = {"no"};
+
+    use_hosts();
+    asked.cap = UINT64_MAX;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    plan_host(&fit.host, &model, &fit.setting);
+    asked.cap = fit.host.total - 1;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), -ENOMEM);
+    ck_assert(plan_advise(&err, &asked, &(struct plan_advice_scope){.can_drop_workers = false}));
+    ck_assert_msg(strncmp(err.text, "no; --moments bf16 would take ", 30) == 0, "%s", err.text);
 }
 
 /* Of what can be changed the cheapest: and not what the caller may not change. */

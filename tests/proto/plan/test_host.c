@@ -1,7 +1,7 @@
 #include "tests/kit/inprocess/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/room.h"
 
@@ -137,6 +137,45 @@ TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
     plan_host(&host, &model, &s);
     plan_host_add_slots(&host, &model, &s, &all);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
+}
+
+/* By hand: as above, two inboxes get 36 more slots each. A slot has 16 bytes of checksums, the reserved one too. */
+TEST(added_slots_of_checked_memory_have_sums)
+{
+    const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
+    struct plan_host_setting s = training();
+    struct plan_host least, host;
+
+    s.goal.n_parts = 3, s.n_workers = 2, s.beside = true, s.goal.checks_memory = true;
+    plan_host(&least, &model, &s);
+    ck_assert_uint_eq(least.inbox_sums, 3 * 16);
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 38);
+    ck_assert_uint_eq(host.inbox_sums, 39 * 16);
+    ck_assert_uint_eq(host.bytes[LEDGER_CHECKSUMS], least.bytes[LEDGER_CHECKSUMS] + 2 * 36 * 16);
+    ck_assert_uint_eq(host.total, least.total + 2 * 36 * ((16 << 20) + 16));
+    const struct plan_room nine = {.available = UINT64_MAX, .cap = least.total + 2 * 2 * 10 * ((16 << 20) + 16) - 1};
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &nine);
+    ck_assert_uint_eq(host.n_slots, 2 + 9);
+}
+
+/* By hand: of eight parts of all hosts, two are this one's, one for each of its workers: a third of 54, and two. */
+TEST(slots_are_added_for_the_parts_of_this_host)
+{
+    const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
+    struct plan_host_setting s = training();
+    struct error err = {""};
+    struct plan_host host;
+
+    s.goal.n_parts = 8, s.own_parts = 2, s.n_workers = 2, s.beside = true;
+    ck_assert_int_eq(plan_divide(&s.own_first, &s.n_own, &model, 4, 1, &err), 0);
+    plan_host(&host, &model, &s);
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 20);
+    s.n_workers = 3; /* a third one has no part, and no inbox */
+    ck_assert_uint_eq(host_of(&s).n_workers, 2);
 }
 
 /* Half of what is left of the cap, or of what is free: a byte less than for ten slots is nine. */

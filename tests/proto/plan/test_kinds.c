@@ -284,7 +284,7 @@ static void check_kept(const struct plan *plan)
         }
     ck_assert_uint_eq(plan->bytes[LEDGER_KEPT], sum);
     ck_assert_uint_eq(plan->running, at);
-    ck_assert_uint_eq(plan_workspace(plan, &model, MODEL_BLOCK), workspace);
+    ck_assert_uint_eq(plan_workspace(plan, &model, MODEL_BLOCK, NULL), workspace);
 }
 
 static void check_weights(const struct plan *plan)
@@ -452,6 +452,27 @@ TEST(a_period_at_a_time_is_as_long_and_as_large_as_each_block_by_itself)
         ck_assert_uint_eq(cost.down_bytes, walked.down_bytes);
         ck_assert_uint_eq(cost.up_bytes, walked.up_bytes);
         ck_assert_uint_eq(cost.stash_bytes, walked.stash_bytes);
+    }
+}
+
+/* Of one model and setting, in an order in which microbatches change and come again. */
+TEST(workspaces_that_are_remembered_are_those_of_each_plan)
+{
+    uint64_t state = 362436069u;
+
+    for (size_t i = 0; i < COUNT(patterns); i++) {
+        struct plan_workspaces known = {0};
+        open_model(patterns[i], 60, 16, NULL);
+        setting = (struct plan_setting){
+            .backend = &plan_cpu, .goal = {.seq = 8, .n_parts = 1}, .share_rows = 3, .part_rows = 3, .n_threads = 2};
+        for (int k = 0; k < 50; k++) {
+            struct plan plan, alone;
+            choice = (struct plan_choice){.microbatch = 1 + setting_below(&state, 3)};
+            setting_choose(&choice, &model, &state);
+            plan_lay_out_next(&plan, &model, &setting, &choice, &known);
+            plan_lay_out(&alone, &model, &setting, &choice);
+            ck_assert_mem_eq(&plan, &alone, sizeof plan);
+        }
     }
 }
 

@@ -156,7 +156,7 @@ TEST(packed_rows_take_their_positions_and_no_byte_more)
     ck_assert_uint_eq(plan_total(&plan), plan_total(&before) + 128); /* of 64-byte places */
     ck_assert_uint_eq(whole.bytes, 2 * 2 * 30 * 4);
     ck_assert_uint_eq(packed.bytes, 2 * 3 * 30 * 4);
-    ck_assert_uint_eq(packed.buffers[1].positions, 5 * 30 * 4);
+    ck_assert_uint_eq(packed.buffers[1].at[PLAN_FIELD_POSITIONS], 5 * 30 * 4);
     ck_assert_uint_eq(packed.logits, packed.bytes);
 }
 

@@ -58,7 +58,7 @@ static void __attribute__((format(printf, 2, 3))) both(int status, const char *f
     vsnprintf(options, sizeof options, format, args);
     va_end(args);
     ck_assert_msg(processes_eps("plan --model tiny.json %s", options) == status, "eps plan %s", options);
-    ck_assert_msg(processes_eps("train --model tiny.json --data tiny.txt --steps 1 --save-every 0 --out run-%d %s",
+    ck_assert_msg(processes_eps("train --model tiny.json --data tiny.txt --steps 1 --save-every 0 -v --out run-%d %s",
                                 n_runs++, options) == status,
                   "eps train %s", options);
 }
@@ -167,7 +167,7 @@ TEST_IF(beside_a_stash_on_the_host_a_device_takes_what_is_left, !SANITIZED) /* w
         processes_put_text("sys/fs/cgroup/memory.max", print("%" PRIu64 "\n", more - (i << 20)));
         both(0, "%s", asked);
         expect_file("out",
-                    i ? "activation checkpoints of 4 of 5 layers on the host" : "activation checkpoints on the host");
+                    i ? "activation checkpoints: 4 of 5 layers, on the host" : "activation checkpoints: on the host");
     }
     processes_put_text("sys/fs/cgroup/memory.max", print("%" PRIu64 "\n", enough - (1 << 20)));
     both(1, "%s", asked);

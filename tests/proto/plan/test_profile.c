@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char path[128];
@@ -107,7 +108,8 @@ TEST(rates_of_a_gpu_are_read_and_written_by_path)
     p.attention_by_shape[PROFILE_BACKWARD][ATTENTION_LIBRARY][NUMBER_BF16][PROFILE_SHARED_KEYS][2][2] = 1e15 / 9;
     p.attention_by_shape[PROFILE_FORWARD][ATTENTION_PLAIN][NUMBER_FP32][PROFILE_OWN_KEYS][0][0] = 1e13 / 9;
     p.attention = PLAN_ATTENTION_ORDERED;
-    p.narrow_flops[1][NUMBER_BF16][2] = 1e14 / 3;
+    for (int i = 0; i < PROFILE_ROWS; i++)
+        p.narrow_flops[1][NUMBER_BF16][i] = 1e14 / (3 + i);
     p.conv2d_flops[CONV2D_WEIGHTS][CONV2D_LIBRARY][NUMBER_BF16] = 1e14 / 7;
     p.norm_bytes_per_s[PROFILE_BACKWARD] = 1e12 / 7;
     ck_assert_msg(profile_write(&p, path, "cuda", &err) == 0, "%s", err.text);
@@ -268,10 +270,6 @@ TEST(what_cannot_be_written_or_is_no_file_is_said_and_left_alone)
     cannot_write("/proc/eps/profile-cpu.json", -ENOENT, "/proc/eps/profile-cpu.json");
     snprintf(inside, sizeof inside, "%s/inside", path); /* a file stands where a directory should */
     cannot_write(inside, -ENOTDIR, "inside");
-    ck_assert_int_eq(symlink("../mine", "eps/profile-cpu.json.partial"), 0); /* another user has planted it */
-    cannot_write(path, -ELOOP, "profile-cpu.json.partial: it is a link");
-    ck_assert_int_ne(access("mine", F_OK), 0);
-    ck_assert_int_eq(unlink("eps/profile-cpu.json.partial"), 0);
     for (int kind = 0; kind < COUNT(there); kind++) {
         snprintf(command, sizeof command, "rm -r %s; %s %s", path, there[kind], path);
         ck_assert_int_eq(system(command), 0);
@@ -279,6 +277,33 @@ TEST(what_cannot_be_written_or_is_no_file_is_said_and_left_alone)
         ck_assert(lstat(path, &st) == 0 && !S_ISREG(st.st_mode));
     }
     ck_assert_int_eq(system("test $(ls eps | wc -l) = 1"), 0); /* nothing else was left there */
+}
+
+enum { WRITERS = 4, WRITTEN = 20 };
+
+/* Several processes write at a time; what stands there is always one of their files, and nothing else is left. */
+TEST(writers_at_the_same_time_do_not_mix_their_files)
+{
+    struct profile p = *profile_default("cpu");
+    pid_t writers[WRITERS];
+    int status;
+
+    ck_assert_int_eq(profile_write(&p, path, "cpu", &err), 0);
+    for (int i = 0; i < WRITERS; i++)
+        if ((writers[i] = fork()) == 0) {
+            for (int n = 0; n < WRITTEN; n++) {
+                if (profile_may_write(path, &err) || profile_write(&p, path, "cpu", &err))
+                    _exit(1);
+                if (profile_read(&p, path, "cpu", &err))
+                    _exit(2);
+            }
+            _exit(0);
+        }
+    for (int i = 0; i < WRITERS; i++) {
+        ck_assert_int_eq(waitpid(writers[i], &status, 0), writers[i]);
+        ck_assert_int_eq(status, 0);
+    }
+    ck_assert_int_eq(system("test $(ls eps | wc -l) = 1"), 0);
 }
 
 /* By hand: 181.02 = sqrt(64 * 512) lies halfway by its logarithm. */
@@ -405,6 +430,22 @@ TEST(fp16_has_the_rates_of_what_computes_it)
     ck_assert_int_eq(profile_type(&plan_cuda, NUMBER_FP16), NUMBER_BF16);
     for (int type = NUMBER_FP32; type <= NUMBER_BF16; type++)
         ck_assert_int_eq(profile_type(&plan_cuda, (enum number_type)type), type);
+}
+
+/* The planner divides by rates interpolated between them: a single 0 would make a price infinite. */
+TEST_EACH(a_narrow_width_has_the_rates_of_all_rows_or_none, PROFILE_ROWS)
+{
+    struct profile p = *profile_default("cuda");
+
+    for (int i = 0; i < PROFILE_ROWS; i++)
+        p.narrow_flops[1][NUMBER_BF16][i] = 1e12;
+    ck_assert_msg(profile_check(&p, &err) == 0, "%s", err.text);
+    p.narrow_flops[1][NUMBER_BF16][_i] = 0;
+    ck_assert_int_eq(profile_check(&p, &err), -EINVAL);
+    ck_assert_holds(err.text, print("narrow_flops.1536.bf16.%u is 0: it must be from 1", profile_rows[_i]));
+    memset(p.narrow_flops[1][NUMBER_BF16], 0, sizeof p.narrow_flops[1][NUMBER_BF16]);
+    p.narrow_flops[1][NUMBER_BF16][_i] = 1e12;
+    ck_assert_int_eq(profile_check(&p, &err), -EINVAL);
 }
 
 /* What is not known is 0: of attention any path but the plain one, which the others are then as. */

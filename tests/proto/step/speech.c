@@ -38,9 +38,23 @@ static const char experts[] =
     "\"head_dim\": 4, \"hidden_size\": 16, \"intermediate_size\": 6, \"max_position_embeddings\": 150, "
     "\"vocab_size\": 17}";
 
+/* Rows that are longer than those that were trained, and so have other frequencies, also in a run of few tokens; and
+ * queries that grow with their position. */
+static const char stretched[] =
+    "{\"model_type\": \"glm4\", \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"head_dim\": 8, \"hidden_size\": 16, \"intermediate_size\": 20, \"max_position_embeddings\": 150, "
+    "\"vocab_size\": 17, \"pad_token_id\": null, \"rope_parameters\": {\"rope_type\": \"longrope\", "
+    "\"rope_theta\": 10000, \"original_max_position_embeddings\": 120, \"short_factor\": [1, 2], "
+    "\"long_factor\": [3, 9]}}";
+static const char growing[] =
+    "{\"model_type\": \"ministral3\", \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"head_dim\": 4, \"hidden_size\": 16, \"intermediate_size\": 20, "
+    "\"max_position_embeddings\": 150, \"vocab_size\": 17, \"rope_parameters\": {\"rope_type\": \"yarn\", "
+    "\"rope_theta\": 100, \"factor\": 4, \"original_max_position_embeddings\": 30, \"llama_4_scaling_beta\": 0.5}}";
+
 struct model_config speech_long_config(int which)
 {
-    static const char *const texts[] = {NULL, windowed, alternating, chunked, experts};
+    static const char *const texts[] = {NULL, windowed, alternating, chunked, experts, stretched, growing};
     const char *text = texts[which];
     struct model_config config = speech_tall;
     struct error err;

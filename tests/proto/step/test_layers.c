@@ -235,7 +235,7 @@ static void run_backward(struct stage *st, float *contribution)
 /* All behind what this layer asked for is as it was. */
 static void check_guard(const struct stage *st, int filling)
 {
-    const size_t used = plan_workspace(&st->plan, st->pass.model, st->pass.layer->kind);
+    const size_t used = plan_workspace(&st->plan, st->pass.model, st->pass.layer->kind, NULL);
     const size_t n = st->plan.arena_bytes + GUARD_BYTES - st->plan.workspace - used;
     unsigned char *guard = malloc(n);
 

@@ -38,11 +38,14 @@ static const struct program_part grouped_qkv[] = {{"self_attn.q_proj", WIDTH},
                                                   {"self_attn.v_proj", KV_WIDTH}},
                                  gate_up[] = {{"mlp.gate_proj", INNER}, {"mlp.up_proj", INNER}};
 
-/* Gemma2DecoderLayer, with norms before and after, and Gemma 3's norms of heads. */
+/* Gemma2DecoderLayer, with norms before and after, and Gemma 3's norms of heads; but rotated the other way. */
 static void write_gemma(struct program *p, const struct model_config *c)
 {
     const struct program_attention_options attention = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .scale = 0.4f};
-    const struct program_rope_options rope = {HEADS + KV_HEADS, HEAD, 0, 10000, NULL};
+    const struct program_rope_options rope = {.n_heads = HEADS + KV_HEADS,
+                                              .head_width = HEAD,
+                                              .base = 10000,
+                                              .backwards = true};
     const struct program_head_norm_options heads = {
         .epsilon = 1e-5f, .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_width = HEAD, .offset = true};
     (void)c;
@@ -99,13 +102,24 @@ static const struct family gemma = {.model_type = "gemma3",
                                     .logit_cap = cap_logits,
                                     .check = accept};
 
-/* Llama's block in two kinds: every second one turns by another base, and has a window. */
-static void write_other_block(struct program *p, const struct model_config *c)
+/* Llama's block in two kinds: every second one turns by another base, and has a window. Each head has a norm with a
+ * weight of its own, and the MLP is two maps around xIELU. */
+static void write_mixed_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
+    static const struct decoder_attention how = {.query = "self_attn.q_norm",
+                                                 .key = "self_attn.k_norm",
+                                                 .normed_each = true,
+                                                 .normed_stacked = true};
+    static const struct program_xielu_options xielu = {.beta = 0.5f, .bound = -1e-6f};
     struct model_config other = *c;
 
     decoder_edit(&other)->sliding_rope.base = 100, decoder_edit(&other)->window = WINDOW;
-    decoder_write_sliding_block(p, &other);
+    const int x = program_begin(p, WIDTH);
+    const int a = decoder_attention(p, &other, kind, decoder_norm(p, c, x, "input_layernorm"), &how);
+    const int r = program_add(p, x, a, &none);
+    const int u = program_linear(p, decoder_norm(p, c, r, "post_attention_layernorm"), "mlp.up_proj", INNER, &bare);
+    const int m = program_linear(p, program_xielu(p, u, "mlp.act_fn", &xielu), "mlp.down_proj", WIDTH, &bare);
+    program_end(p, program_add(p, r, m, &none));
 }
 
 static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
@@ -115,8 +129,8 @@ static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
 }
 
 static const struct family_layer mixed_layers[] = {
-    {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},
-    {MODEL_BLOCK, "layers.%u", .write = write_other_block},
+    {MODEL_BLOCK, "layers.%u", .write_kind = write_mixed_block},
+    {MODEL_BLOCK, "layers.%u", .write_kind = write_mixed_block},
     {MODEL_SINGLE, "norm", .write = decoder_write_norm},
     {0},
 };
@@ -254,6 +268,27 @@ static void norm(const struct row *r, double *y, const double *x, const char *na
     reference_run(&(struct call){.kind = CALL_norm, .norm = op});
 }
 
+/* Each head of queries, or of keys, by the mean, with a row of the weights. */
+static void norm_each_head(struct row *r, bool keys)
+{
+    const double *const weights = tensor(r, keys ? "self_attn.k_norm" : "self_attn.q_norm", ".weight");
+    double qkv[SEQ * QKV], statistics[2 * SEQ];
+
+    memcpy(qkv, r->qkv, sizeof qkv);
+    for (int head = 0; head < (keys ? KV_HEADS : HEADS); head++) {
+        const struct device_norm op = {.kind = DEVICE_LAYER_NORM,
+                                       .m = SEQ,
+                                       .n = HEAD,
+                                       .stride = QKV,
+                                       .epsilon = 1e-5f,
+                                       .x = qkv + keys * WIDTH + head * HEAD,
+                                       .weight = weights + head * HEAD,
+                                       .y = r->qkv + keys * WIDTH + head * HEAD,
+                                       .statistics = (void *)statistics};
+        reference_run(&(struct call){.kind = CALL_norm, .norm = op});
+    }
+}
+
 /* Each head's queries and keys by the root mean square; values stay. */
 static void norm_heads(struct row *r)
 {
@@ -294,7 +329,7 @@ static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window, f
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
 }
 
-static void turn(struct row *r, double base)
+static void turn(struct row *r, double base, bool backwards)
 {
     double by[HEAD / 2];
 
@@ -307,7 +342,8 @@ static void turn(struct row *r, double base)
                                    .n_rotated = HEAD,
                                    .frequencies = by,
                                    .x = r->qkv,
-                                   .stride = QKV};
+                                   .stride = QKV,
+                                   .inverse = backwards};
     reference_run(&(struct call){.kind = CALL_rope, .rope = op});
 }
 
@@ -321,6 +357,20 @@ static void gelu(double *x, int n)
 {
     for (int i = 0; i < n; i++)
         x[i] = reference_activation(MODEL_GELU, x[i]);
+}
+
+/* r->up from r->up. */
+static void xielu(struct row *r)
+{
+    const struct device_xielu op = {.n = SEQ * INNER,
+                                    .beta = 0.5f,
+                                    .bound = -1e-6f,
+                                    .x = r->up,
+                                    .positive = tensor(r, "mlp.act_fn", ".alpha_p"),
+                                    .negative = tensor(r, "mlp.act_fn", ".alpha_n"),
+                                    .y = r->up};
+
+    reference_run(&(struct call){.kind = CALL_xielu, .xielu = op});
 }
 
 static void decoder_row(struct row *r, const uint32_t *ids)
@@ -337,18 +387,24 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv, QKV, r->y, "self_attn.q_proj", WIDTH, WIDTH);
         linear(r, r->qkv + WIDTH, QKV, r->y, "self_attn.k_proj", WIDTH, KV_WIDTH);
         linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
-        if (tensor(r, "self_attn.q_norm", ".weight"))
+        if (family == &mixed)
+            norm_each_head(r, false), norm_each_head(r, true);
+        else if (tensor(r, "self_attn.q_norm", ".weight"))
             norm_heads(r);
-        turn(r, is_other || tensor(r, "self_attn.q_proj", ".bias") ? 100 : 10000);
+        turn(r, is_other || tensor(r, "self_attn.q_proj", ".bias") ? 100 : 10000, false);
         attend(r, KV_HEADS, false, is_other || strcmp(family->model_type, "mistral") == 0 ? WINDOW : 0,
                1 / sqrtf(HEAD));
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         add(r->x, r->qkv);
         norm(r, r->y, r->x, "post_attention_layernorm");
-        linear(r, r->gate, INNER, r->y, "mlp.gate_proj", WIDTH, INNER);
         linear(r, r->up, INNER, r->y, "mlp.up_proj", WIDTH, INNER);
-        for (int i = 0; i < SEQ * INNER; i++)
-            r->up[i] *= r->gate[i] / (1 + exp(-r->gate[i]));
+        if (family == &mixed) {
+            xielu(r);
+        } else {
+            linear(r, r->gate, INNER, r->y, "mlp.gate_proj", WIDTH, INNER);
+            for (int i = 0; i < SEQ * INNER; i++)
+                r->up[i] *= r->gate[i] / (1 + exp(-r->gate[i]));
+        }
         linear(r, r->y, WIDTH, r->up, "mlp.down_proj", INNER, WIDTH);
         add(r->x, r->y);
     }
@@ -369,7 +425,7 @@ static void gemma_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv + WIDTH, QKV, r->y, "self_attn.k_proj", WIDTH, KV_WIDTH);
         linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
         norm_heads(r);
-        turn(r, 10000);
+        turn(r, 10000, true);
         attend(r, KV_HEADS, false, 0, 0.4f);
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         norm(r, r->y, r->qkv, "post_attention_layernorm");

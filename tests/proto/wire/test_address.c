@@ -165,6 +165,10 @@ TEST(what_is_no_address_is_refused_by_name)
     char many[200];
 
     expect_refused("tcp://host:5555", -EPROTONOSUPPORT, "tcp://host:5555: only workers attach by tcp");
+    expect_refused("127.0.0.1:7070", -EINVAL, "127.0.0.1:7070 has a port, and an address here is a name");
+    expect_refused("[::1]:7070", -EINVAL, "(tcp://[::1]:7070)");
+    expect_directory("lab:one", of("lab:one"));
+    expect_directory("below/lab:1", "below/lab:1");
     expect_refused("ipc:///tmp/x", -EINVAL, "ipc:///tmp/x: an address is a name");
     expect_refused("..", -EINVAL, "does not begin with a dot");
     memset(many, 'x', sizeof many);

@@ -47,3 +47,21 @@ TEST(users_beyond_those_that_are_counted_share_a_budget)
     budget_refill(&budget);
     ck_assert(budget_allows(&budget, 1000));
 }
+
+/* 64 users pay at once, so that the table is empty; the two that share a debt of a tick both owe it for another. */
+TEST(a_shared_debt_stays_everybodys_when_the_table_has_room_again)
+{
+    struct budget budget = {0};
+
+    for (uid_t uid = 0; uid < BUDGET_USERS; uid++)
+        budget_spend(&budget, uid, 1);
+    budget_spend(&budget, 1000, 1);
+    budget_spend(&budget, 1001, 2 * BUDGET_TICK);
+    budget_refill(&budget);
+    ck_assert_uint_eq(budget.n, 0);
+    ck_assert(!budget_allows(&budget, 1000) && !budget_allows(&budget, 1001));
+    budget_refill(&budget);
+    ck_assert(budget_allows(&budget, 1000) && budget_allows(&budget, 1001));
+    budget_spend(&budget, 1001, 1); /* an account of its own again */
+    ck_assert_uint_eq(budget.n, 1);
+}

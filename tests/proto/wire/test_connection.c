@@ -8,8 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+SUITE_LABELS(own)
+
+/* How often sendmsg fails from now on, and with which errno. */
+static struct {
+    unsigned n;
+    int code;
+} failing;
+
+ssize_t sendmsg(int fd, const struct msghdr *header, int flags)
+{
+    if (failing.n == 0)
+        return syscall(SYS_sendmsg, fd, header, flags);
+    failing.n--;
+    errno = failing.code;
+    return -1;
+}
 
 /* One end under test, on a loop; the other is a plain socket that a test writes what it likes to. */
 static uv_loop_t loop;
@@ -146,6 +164,39 @@ TEST(packets_wait_their_turn_and_their_descriptors_with_them)
         n_read++;
     }
     ck_assert_uint_eq(connection.n_queued, 0);
+}
+
+/* It fails when it is sent; in the other half of the cases also twice from the queue. */
+TEST_EACH(a_packet_waits_where_the_system_has_no_memory_for_it, 4)
+{
+    char bytes[8];
+
+    failing.code = _i % 2 ? ENOBUFS : ENOMEM, failing.n = _i < 2 ? 1 : 3;
+    ck_assert_int_eq(send_say("one"), 0);
+    ck_assert_int_eq(send_say("two"), 0);
+    while (connection.n_queued > 0)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_int_eq(recv(other, bytes, sizeof bytes, 0), 3);
+    ck_assert_mem_eq(bytes, "one", 3);
+    ck_assert_int_eq(recv(other, bytes, sizeof bytes, 0), 3);
+    ck_assert_mem_eq(bytes, "two", 3);
+    ck_assert_uint_eq(seen.n_ends, 0);
+}
+
+/* So the other side never misses one in between. */
+TEST(a_packet_that_can_never_be_sent_ends_the_connection)
+{
+    char bytes[8];
+
+    failing.code = EPERM, failing.n = 1;
+    ck_assert_int_eq(send_say("refused at once"), -EPERM);
+    failing.code = ENOMEM, failing.n = 1;
+    ck_assert_int_eq(send_say("one"), 0);
+    ck_assert_int_eq(send_say("two"), 0);
+    failing.code = EPERM, failing.n = 1;
+    run_until(&seen.n_ends, 1);
+    ck_assert_str_eq(seen.fault, "cannot be sent the messages that wait for it");
+    ck_assert_int_eq(recv(other, bytes, sizeof bytes, 0), 0);
 }
 
 /* A reset, if it closes with our packet unread. Linux tells that first; the packet that it sent lies behind. */

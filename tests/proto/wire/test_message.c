@@ -1,7 +1,7 @@
 #include "tests/kit/test.h"
 #include "tests/proto/wire/message_samples.h"
 
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "proto/wire/message.h"
 #include "proto/wire/wire.h"
 

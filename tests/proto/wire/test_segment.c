@@ -134,6 +134,13 @@ TEST(sealed_bytes_are_read_and_nothing_else_is_looked_at)
     ck_assert_int_lt(ftruncate(fd, 100), 0);
     ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
     close(fd);
+    const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+    for (int lacking = F_SEAL_SEAL; lacking <= F_SEAL_WRITE; lacking <<= 1) {
+        const int almost = memfd_create("almost", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        ck_assert_int_eq(fcntl(almost, F_ADD_SEALS, all & ~lacking), 0);
+        ck_assert_int_eq(segment_sealed_bytes(&n, almost, "config.json", &err), -EINVAL);
+        close(almost);
+    }
     const int others[] = {open("/etc/passwd", O_RDONLY | O_CLOEXEC), open("/", O_PATH | O_CLOEXEC),
                           memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     for (int i = 0; i < COUNT(others); i++) {

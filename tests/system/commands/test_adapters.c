@@ -1,6 +1,6 @@
 /* eps train --lora as a user has it, and adapters that PEFT wrote: evaluated, exported, refused. That no way to run
  * it changes a bit: tests/system/invariants. */
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -1,6 +1,6 @@
 /* eps report --bias: its figures against gradients that weights give away, in runs whose update is a function of the
  * gradient alone; what it leaves behind, and what it refuses. */
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

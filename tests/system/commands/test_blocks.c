@@ -1,6 +1,6 @@
 /* on_blocks of libeps in real runs: steps that leave out blocks are those of a model without them; a frozen block stays
  * as with --freeze; neither workers, a killed one, nor a resume change a bit; what no step can be is refused. */
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

@@ -274,6 +274,26 @@ TEST(lines_are_messages_and_answers_are_all_of_stdout)
     ck_assert_str_eq(command_out(), "");
 }
 
+/* As its generation_config.json asks for: the likeliest token always, or drawn among the 2 likeliest. */
+TEST(a_conversation_is_drawn_as_the_model_says)
+{
+    static const struct {
+        const char *settings, *options, *note;
+    } cases[] = {{"{'do_sample': false}", "--temperature 0", "the likeliest token always"},
+                 {"{'do_sample': true, 'temperature': 1.5, 'top_k': 2}", "--temperature 1.5 --top-k 2",
+                  "drawn as generation_config.json says: temperature 1.5, top-k 2"}};
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        expect(print("rm -rf tuned; cp -r model tuned && echo hi | eps chat --model tuned --tokens 12 %s >want",
+                     cases[i].options),
+               0);
+        processes_put_text("tuned/generation_config.json", quoted(cases[i].settings));
+        expect("echo hi | eps chat --model tuned --tokens 12 >got", 0);
+        ck_assert_holds(command_err(), cases[i].note);
+        expect("cmp want got", 0);
+    }
+}
+
 TEST(what_cannot_be_said_is_refused_in_a_sentence)
 {
     static const struct refusal refusals[] = {
@@ -365,4 +385,70 @@ TEST(a_terminal_gets_characters_and_no_commands)
         const unsigned char c = (unsigned char)*at;
         ck_assert_msg((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\r' || c == '\t', "byte 0x%02x: %s", c, shown);
     }
+}
+
+/* The rest of its line behind a text on the terminal; until the second call after it. */
+static const char *answer_behind(const char *shown, const char *text)
+{
+    static char answers[2][200];
+    static int k;
+    const char *at = strstr(shown, text);
+
+    ck_assert_msg(at != NULL, "no '%s' in %s", text, shown);
+    at += strlen(text);
+    k = !k;
+    snprintf(answers[k], sizeof answers[k], "%.*s", (int)strcspn(at, "\r\n"), at);
+    return answers[k];
+}
+
+/* Whom one speaks with, how one ends, and commands; a slash between quotation marks is text, as it is in a pipe. The
+ * answer after /clear is that of a conversation which begins with it. */
+TEST(a_person_at_a_terminal_has_a_head_and_commands)
+{
+    static const char head[] = "Ctrl-D ends the conversation, /help lists the commands.\r\n> ";
+    const char *shown = expect_typed("eps chat --model model --tokens 8 --temperature 0", 0, 80,
+                                     "/help\n/sistem x\none\n/clear\n/system S\ntwo\n\"\"\"\n/exit\n\"\"\"\n/exit\n");
+
+    ck_assert_holds(shown, "model\033[0m: gpt2, ", " parameters, 512 tokens of context\r\n", head);
+    ck_assert_holds(shown, "  /clear          forget all messages", "  /system TEXT    set the system message",
+                    "  /exit           end the conversation");
+    ck_assert_holds(shown, "/sistem is no command: /help lists them", "All messages are forgotten");
+    const char *answer = answer_behind(shown, "The system message is set, from the next answer on.\r\n> ");
+    ck_assert_holds(answer_behind(shown, "> ... ... "), ""); /* the answer to "/exit" */
+    shown = expect_typed("eps chat --model model --system S --tokens 8 --temperature 0", 0, 80, "two\n\004");
+    ck_assert_str_eq(answer_behind(shown, head), answer);
+    ck_assert_uint_gt(strlen(answer), 3);
+    expect("echo /exit | eps chat --model model --tokens 8 --temperature 0 >told && [ -s told ]", 0);
+    ck_assert(processes_nobody());
+}
+
+/* As if the conversation had begun so. */
+TEST(a_conversation_can_be_cleared_and_given_another_system_message)
+{
+    const struct eps_chat_options options = {
+        .model = "model", .programs = BIN_DIR, .system = "Be brief.", .n_tokens = 20, .sampling = drawn(0, 1)};
+    struct heard h = {.n = 0}, alone, conversation;
+    struct eps_chat *chat = open_chat(&options, &h);
+    struct eps_error error;
+
+    say(chat, &h, "one");
+    for (int i = 0; i < 3; i++) {
+        static const char *const systems[] = {NULL, "S", ""}; /* as it was, another one, none */
+        eps_chat_clear(chat);
+        if (systems[i])
+            ck_assert_int_eq(eps_chat_set_system(chat, systems[i], strlen(systems[i]), &error), 0);
+        conversation = (struct heard){.n = 0};
+        if (i < 2)
+            add_string(&conversation, print("[system]%s\n", i ? "S" : "Be brief."));
+        add_string(&conversation, "[user]two\n[assistant]");
+        generate(&alone, &options, &conversation);
+        say(chat, &h, "two");
+        check_same(&h, &alone);
+    }
+    ck_assert_int_eq(eps_chat_set_system(chat, "\xC3", 1, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "the system message is not UTF-8 text");
+    const struct eps_chat_facts facts = eps_chat_facts(chat);
+    ck_assert_str_eq(facts.model_type, "gpt2");
+    ck_assert(facts.context == 512 && facts.n_parameters > 1000);
+    eps_chat_close(chat);
 }

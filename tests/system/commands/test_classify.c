@@ -72,7 +72,7 @@ static double loss_of_predictions(const char *path, int n_expected)
 TEST(a_classifier_is_trained_measured_and_used)
 {
     expect(TRAIN "--eval-data train.tsv --epochs 4 --eval-every 8 --out run", 0,
-           "task         classify: 2 classes: dog, fox; 62 rows, 62 held out", "rows of at most", "held-out accuracy",
+           ": 2 classes: dog, fox; 62 rows, 62 held out; held out: train.tsv\n", "rows of at most", "held-out accuracy",
            "scores       accuracy", "eps eval --model run/latest --data FILE");
     json_t *line = expect_json("tail -n 1 run/metrics.jsonl", 0);
     json_t *said =
@@ -105,7 +105,7 @@ TEST(a_classifier_is_trained_measured_and_used)
     expect("eps export --model run --out exported && cmp exported/config.json run/latest/config.json", 0);
     /* Its own labels stay, and go on being found by name. */
     expect("eps train --model run/latest --data train.tsv --steps 1 --batch 8 --out again " MACHINE, 0,
-           "task         classify: 2 classes: dog, fox");
+           ": 2 classes: dog, fox");
     json_decref(line), json_decref(said);
 }
 
@@ -127,7 +127,7 @@ TEST(a_regression_is_trained_and_measured)
 {
     expect("eps train --model bert/config.json --task regress --data pairs.tsv --eval-data pairs.tsv --epochs 12 --lr "
            "3e-3 --batch 8 --out numbers " MACHINE,
-           0, "task         regress: 40 rows", "pearson", "spearman");
+           0, ": 40 rows, 40 held out", "pearson", "spearman");
     json_t *said =
         expect_json("eps eval --model numbers --data pairs.tsv --predictions numbers.tsv --json " MACHINE, 0);
 

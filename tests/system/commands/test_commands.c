@@ -35,7 +35,8 @@ TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
         unsigned n;
     } counts[] = {
         {"out", "held-out loss after ", 4}, /* 0, 2, 4 and 5 steps */
-        {"out", "the lowest held-out loss: weights in piped/best", 1},
+        {"out", "\nbest         ", 1},
+        {"out", " after 5 steps, weights in piped/best\n", 1},
         {"piped/metrics.jsonl", "\n", 5},
         {"piped/metrics.jsonl", "\"eval_loss\"", 3},
         {"piped/metrics.jsonl", "\"eval_loss_before\"", 1},
@@ -45,13 +46,29 @@ TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
     expect_absent("out", "\r", "\033");
     for (int i = 0; i < COUNT(counts); i++)
         ck_assert_msg(processes_count(counts[i].file, counts[i].text) == counts[i].n, "%s", counts[i].text);
-    expect_file("out", "\nstep 1/5  loss ", "\nstep 5/5  loss ", "\nloss         ", " at step 5; held out ",
+    expect_file("out", "\nstep 1/5  loss ", "\nstep 5/5  loss ", "\nloss         ", " at step 5\nheld out     ",
+                " after 5 steps, ", " before the first\n", "(perplexity ", "parameters: 5 steps, ",
                 " tokens/s over 5 steps\n", " of 256.0 MiB at most (as planned)\n             host ",
                 "weights in piped/step-5,", "eps generate --model piped/latest");
     ck_assert_int_eq(access("piped/latest/model.safetensors", R_OK), 0);
     /* What transformers needs beside the weights, which came with nothing. */
     expect_file("piped/latest/tokenizer.json", "ByteLevel");
     expect_file("piped/step-5/config.json", "\"eos_token_id\": null", "\"bos_token_id\": null");
+}
+
+/* Among them the plan's; as many lines as settings with --verbose, also behind a list of files. */
+TEST(six_lines_say_what_a_run_is_or_all_of_them)
+{
+    static const char run[] = "eps train --model tiny.json --steps 2 --device-mem 256MiB --batch 4 --seq 32 ";
+    const char *const labels[] = {"model ", "data ", "steps ", "saves ", "plan ", "memory ", "held-out ", "step 1/2 "};
+
+    expect(print("%s --data tiny.txt --out brief", run), 0);
+    const char *line = command_out();
+    for (int i = 0; i < COUNT(labels); i++, line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strncmp(line, labels[i], strlen(labels[i])) == 0, "%s", command_out());
+    expect(print("%s --out whole --data tiny.txt -v", run), 0, "optimizer    adamw, ", "commit       eager\n",
+           "numbers      fp32, ", "checkpoints  ", "plan         micro-batches of ", "planned      device ");
+    ck_assert_ptr_null(strstr(command_out(), "saves "));
 }
 
 /* The last held-out loss of a run, and the lowest and its step. */
@@ -114,7 +131,7 @@ TEST(training_goes_on_from_saved_weights)
     expect("eps train --model piped/latest --data tiny.txt --eval-data tiny.txt --out on --batch 4 --steps 1 "
            "--eval-every 1",
            0, print("held-out loss after 0 steps: %.4f", losses_of("piped").last),
-           "rate         2e-05" /* the default for weights that come from a file */);
+           "; rate 2e-05 to 2e-06; " /* the default for weights that come from a file */);
 }
 
 /* A rate of 1 makes of fresh weights something worse than they were, at once. */
@@ -153,9 +170,9 @@ TEST(a_run_that_lacks_its_last_evaluation_alone_makes_it_up)
     expect(TRAIN "--out short --steps 2 && cp short/metrics.jsonl . && sed -i '$s/, .eval_loss.: [0-9.]*//' "
                  "short/metrics.jsonl && ! cmp -s metrics.jsonl short/metrics.jsonl",
            0);
-    expect("eps train --resume short", 0, "held-out loss after 2 steps: ", "\nloss         held out ",
+    expect("eps train --resume short", 0, "held-out loss after 2 steps: ", "\nheld out     ",
            "eps generate --model short/latest");
-    expect_absent("out", "speed  ", "at step");
+    expect_absent("out", "speed  ", "at step", "report.svg");
     expect("cmp metrics.jsonl short/metrics.jsonl", 0);
     expect("eps train --resume short", 1, "the run is complete");
 }

@@ -176,9 +176,10 @@ TEST(keys_that_nobody_reads_are_told)
 
 TEST(answers_are_learned_and_measured)
 {
-    expect(TRAIN "--epochs 12 --seq 96 --eval-every 10 --out run", 0,
+    expect(TRAIN "--epochs 12 --seq 96 --eval-every 10 --out run -v", 0,
            "rows         40 conversations, 3 rows held out; at --seq 96 4 unanswered and left out",
-           "a tenth of the rows, drawn by the seed", "rows of at most 96 tokens", "held-out loss");
+           "a tenth of the rows, drawn by the seed", "rows of at most 96 tokens", "held-out loss",
+           "eps chat --model run/latest\n");
     json_t *last = expect_json("tail -n 1 run/metrics.jsonl", 0);
     json_t *first = expect_json("head -n 1 run/metrics.jsonl", 0);
     json_t *said = expect_json("eps eval --model run --data chat.jsonl --json " MACHINE, 0);
@@ -253,11 +254,11 @@ TEST(sources_have_weights)
 TEST(a_base_model_is_trained_on_prompts_with_completions)
 {
     expect("gzip -c sums.jsonl | eps train --model bare/config.json --data - --batch 8 --steps 2 --out sums " MACHINE,
-           0, "rows         40 conversations, 4 rows held out");
+           0, ": 40 conversations, 4 rows held out");
     expect("mkdir folder && cp sums.jsonl text.jsonl folder && eps train --model bare/config.json --data folder "
            "--eval-data "
            "sums.jsonl --batch 8 --steps 2 --out folded " MACHINE,
-           0, "rows         41 conversations, 40 rows held out");
+           0, ": 41 conversations, 40 rows held out");
     expect("eps train --model bare/config.json --data text.jsonl plain.txt --batch 8 --steps 2 --seq 8 --out "
            "stream " MACHINE,
            0, "sequences of 8 tokens");
@@ -272,7 +273,7 @@ TEST(a_preset_is_trained_on_the_rows_that_it_is_measured_on)
         const char *name = presets[i];
         expect(print("eps train --model %s --data sums.jsonl --eval-data sums.jsonl --steps 2 --out of-%s " MACHINE,
                      name, name),
-               0, "rows         40 conversations, 40 rows held out", "of at most 8 tokens");
+               0, ": 40 conversations, 40 rows held out", "of at most 8 tokens");
         json_t *last = expect_json(print("tail -n 1 of-%s/metrics.jsonl", name), 0);
         json_t *said = expect_json(print("eps eval --model of-%s --data sums.jsonl --json " MACHINE, name), 0);
         ck_assert(i > 0 || json_number_at(said, "tokens") == 8 + 32 * 2);
@@ -303,7 +304,7 @@ static void same_evaluation(const char *options)
 TEST(packed_conversations_are_learned_and_measured_as_they_are_alone)
 {
     expect(TRAIN "--batch 33 --steps 4 --seq 128 --warmup 0 --out alone", 0);
-    expect(TRAIN "--batch 17 --steps 4 --seq 128 --warmup 0 --pack --out packed", 0,
+    expect(TRAIN "--batch 17 --steps 4 --seq 128 --warmup 0 --pack --out packed -v", 0,
            "rows         40 conversations, 3 documents held out; 17 packed rows of 1.9 documents, 79 % full; at --seq "
            "128 4 unanswered and left out",
            "a tenth of the conversations, drawn by the seed");

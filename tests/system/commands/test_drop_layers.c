@@ -110,7 +110,8 @@ TEST(a_dropped_block_is_neither_updated_nor_decayed)
     const double p = 0.5;
     unsigned n_dropped = 0;
 
-    expect(print(TRAIN "--drop-layers %g --seed %d --steps %d --save-every 1 --keep 0 --out counted", p, SEED, STEPS),
+    expect(print(TRAIN "--drop-layers %g --seed %d --steps %d --save-every 1 --keep 0 --out counted -v", p, SEED,
+                 STEPS),
            0, "dropped      blocks, each with probability 0.5 in each step", "held out");
     for (uint64_t t = 1; t < STEPS; t++) {
         check_step(t, "model.safetensors", p);
@@ -234,8 +235,9 @@ TEST(what_cannot_be_dropped_is_refused)
     expect(TRAIN "--out kept --steps 1 --drop-layers 0.5", 0);
     for (int i = 0; i < COUNT(refusals); i++)
         expect_refusal(&refusals[i]);
-    expect("eps train --resume kept --steps 2 --drop-layers 0.5", 0, "dropped      blocks, each with probability 0.5");
-    expect("eps train --resume kept --steps 3 --change drop-layers --drop-layers 0.25", 0,
+    expect("eps train --resume kept --steps 2 --drop-layers 0.5 -v", 0,
+           "dropped      blocks, each with probability 0.5");
+    expect("eps train --resume kept --steps 3 --change drop-layers --drop-layers 0.25 -v", 0,
            "dropped      blocks, each with probability 0.25");
     expect_file("kept/latest/training.json", "\"drop_layers\":0.25");
     expect(TRAIN "--out all --steps 1", 0);

@@ -1,6 +1,6 @@
 /* eps train --freeze-until as a user has it: what the thawed run equals, changed, planned, refused. That no way to run
  * it changes a bit: tests/system/invariants. */
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

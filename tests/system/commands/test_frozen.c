@@ -46,7 +46,7 @@ TEST(frozen_tensors_stay_as_they_were_and_are_exported)
     expect(TIED "--out begun --steps 1 && eps export --model begun/latest --out given --dtype bf16", 0);
     expect("eps train --model given --data data.txt --out tuned --steps 4 --batch 4 --seq 16 --lr 1e-2 --device cpu "
            "--precision bf16 --freeze wte.weight 'h.*.mlp.*'",
-           0, "frozen       wte.weight,h.*.mlp.*");
+           0, "parameters; frozen wte.weight,h.*.mlp.*");
     check_tensors("given", "tuned/latest", false);
     expect("eps export --model tuned/latest --out exported --dtype fp32", 0);
     check_tensors("tuned/latest", "exported", true);
@@ -132,6 +132,6 @@ TEST(what_cannot_be_frozen_is_refused)
 {
     for (int i = 0; i < COUNT(refusals); i++)
         expect_refusal(&refusals[i]);
-    expect("eps train --resume kept --steps 2 --freeze wte.weight", 0, "frozen       wte.weight");
-    expect("eps train --resume kept --steps 3", 0, "frozen       wte.weight");
+    expect("eps train --resume kept --steps 2 --freeze wte.weight", 0, "parameters; frozen wte.weight\n");
+    expect("eps train --resume kept --steps 3", 0, "parameters; frozen wte.weight\n");
 }

@@ -180,9 +180,9 @@ TEST(a_grown_run_is_a_run_like_another)
     expect(print("%s --out less --device-mem $(eps plan --model whole/step-4 --batch 4 --parts 2 --seq 16 "
                  "--microbatch 2 --minimum)",
                  grow),
-           0, "checkpoints on the host");
+           0, "activation checkpoints on the host");
     expect("eps train --resume whole/step-4 --out on --steps 7", 0);
-    expect(print("%s --out two --workers 2", grow), 0, "workers      2 on cpu");
+    expect(print("%s --out two --workers 2", grow), 0, "2 workers on cpu");
     outputs_check_same_latest("whole", "less");
     outputs_check_same_latest("whole", "on");
     outputs_check_same_latest("whole", "two");
@@ -192,6 +192,15 @@ TEST(a_grown_run_is_a_run_like_another)
 TEST(a_killed_worker_changes_no_bit_of_a_grown_run)
 {
     runs_check_killed_command("eps train --resume gpt2 --grow 2,moments=zero --steps 200 --save-every 0");
+}
+
+/* By itself, and then trained on: the same bits. */
+TEST(a_reshaped_run_is_one_that_grew_as_it_began)
+{
+    expect("eps train --resume gpt2 --grow 1,moments=zero --out at-once --steps 5", 0);
+    expect("eps reshape gpt2 --grow 1,moments=zero --out by-itself", 0, "eps train --resume by-itself");
+    expect("eps verify by-itself && eps train --resume by-itself --steps 5", 0);
+    outputs_check_same_latest("at-once", "by-itself");
 }
 
 /* What was refused after the model had grown leaves nothing in the way of the command as it should have been. */
@@ -218,6 +227,12 @@ static const struct {
     {"eps train --resume frozen --grow 1 --out x", 2, {"has frozen tensors, by --freeze wte.*", ""}},
     {"eps train --resume gpt2 --grow 2 --out llama", 1, {"--out llama holds a run already", ""}},
     {"eps train --resume gpt2 --grow 2 --out data.txt", 1, {"--out data.txt/grown: ", ""}},
+    {"eps reshape gpt2 --grow 3 --out x", 2, {"--grow 3: the model has 2 blocks", ""}},
+    {"eps reshape gpt2 --grow 2 --replace 0=8 --out x", 2, {"one of --grow and --replace says what changes", ""}},
+    {"eps reshape gpt2 --out x", 2, {"one of --grow and --replace says what changes: name one", ""}},
+    {"eps reshape gpt2 --grow 2", 2, {"no --out: the directory", ""}},
+    {"eps reshape none --grow 2 --out x", 1, {"none: No such file", ""}},
+    {"eps reshape gpt2 --grow 2 --out llama", 1, {"--out llama holds a run already", ""}},
     {"eps train --attach none --grow 2", 2, {"--grow does not go with --attach", ""}},
 };
 

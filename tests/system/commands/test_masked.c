@@ -40,7 +40,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
  * about equally likely. */
 TEST(the_loss_of_eps_eval_is_the_run_s)
 {
-    expect(TRAIN "--steps 5 --eval-every 5 --seed 7 --mask-fraction 0.2 --lr 1e-2 --out run", 0,
+    expect(TRAIN "--steps 5 --eval-every 5 --seed 7 --mask-fraction 0.2 --lr 1e-2 --out run -v", 0,
            "masks        20 % of the tokens", "held-out loss after 5 steps", "eps eval --model run/latest --data FILE");
     json_t *first = expect_json("head -n 1 run/metrics.jsonl", 0),
            *line = expect_json("tail -n 1 run/metrics.jsonl", 0);
@@ -55,7 +55,7 @@ TEST(the_loss_of_eps_eval_is_the_run_s)
     ck_assert_double_eq_tol(json_number_at(same, "pseudo_perplexity"), exp(held_out), 1e-9 * exp(held_out));
     ck_assert_ptr_null(json_object_get(same, "perplexity"));
     expect("eps eval --model run --data held.txt " SMALL, 0, "nats per masked token", "pseudo-perplexity");
-    expect("eps train --resume run --steps 6", 0, "masks        20 % of the tokens");
+    expect("eps train --resume run --steps 6 --verbose", 0, "masks        20 % of the tokens");
     json_decref(first), json_decref(line), json_decref(same), json_decref(other);
 }
 
@@ -81,6 +81,8 @@ TEST(what_cannot_be_masked_is_refused)
     expect(TRAIN "--steps 2 --out kept", 0);
     for (int i = 0; i < COUNT(refusals); i++)
         expect_refusal(&refusals[i]);
-    expect("eps train --model bert/config.json --data special.bin --steps 1 " SMALL "--out special", 1,
+    expect("eps train --model bert/config.json --data special.bin --steps 1 --eval-every 0 " SMALL "--out special", 1,
            "all tokens of its 4 rows are special");
+    expect("eps train --model bert/config.json --data special.bin --steps 1 " SMALL "--out special", 1,
+           "the data has only special tokens");
 }

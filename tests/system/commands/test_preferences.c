@@ -41,7 +41,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 /* Before the first step the model is its own reference: the loss is log 2, up to the rounding of two passes. */
 TEST(what_was_chosen_becomes_more_likely)
 {
-    expect(TRAIN "--epochs 12 --eval-every 20 --out run", 0, "rows         40 preferences, 4 held out",
+    expect(TRAIN "--epochs 12 --eval-every 20 --out run", 0, ": 40 preferences, 4 held out",
            "held-out rewards/accuracies", "rewards/margins");
     json_t *first = expect_json("head -n 1 run/metrics.jsonl", 0),
            *last = expect_json("tail -n 1 run/metrics.jsonl", 0);
@@ -71,9 +71,9 @@ TEST(a_prompt_is_given_or_found)
     expect(
         "eps train --model bare/config.json --data sums.jsonl --batch 4 --steps 2 --dpo-beta 0.5 --dpo-smoothing 0.1 "
         "--approximate coded=8 --out texts " MACHINE,
-        0, "rows         40 preferences");
+        0, ": 40 preferences");
     expect(TRAIN "--steps 1 --approximate any --out any", 0, "any chose ");
-    expect_sentence("eps report texts --bias", 1, "texts/step-1: its run learns preferences");
+    expect_sentence("eps report texts --bias", 1, "texts/step-2: its run learns preferences");
 }
 
 TEST(each_text_is_shown_as_chosen_or_rejected)

@@ -11,7 +11,8 @@
 SUITE_LABELS(long)
 
 #define TRAIN                                                                                                          \
-    "eps train --model tiny.json --data text.txt --seq 16 --batch 4 --device-mem 64MiB --save-every 1 --steps 3 "
+    "eps train --model tiny.json --data text.txt --seq 16 --batch 4 --device-mem 64MiB --save-every 1 --steps 3 "      \
+    "--eval-every 0 "
 
 static void set_up(void)
 {

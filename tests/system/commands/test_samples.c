@@ -1,4 +1,5 @@
-/* --sample-every: a run writes what eps generate writes from its checkpoint, and trains as without. */
+/* --sample-every: a run writes what eps generate writes from its checkpoint, and trains as without. The model's files
+ * ask for the likeliest token always, which samples do not heed. */
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -7,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN    "--model model.json --data ab.txt --steps 60 --lr 0.02 --seq 16 --batch 8 --seed 5 --deterministic "
+#define RUN    "--model said/config.json --data ab.txt --steps 60 --lr 0.02 --seq 16 --batch 8 --seed 5 --deterministic "
 #define SAMPLE "--sample-every 30 --sample-prompt 'ab c' --sample-prompt abc "
 
 static void setup(void)
 {
     processes_setup_tiny();
+    expect("mkdir said && cp model.json said/config.json && echo '{\"do_sample\": false}' >said/generation_config.json",
+           0);
     expect("yes 'ab c' | head -n 2000 >ab.txt", 0); /* soon learned, so that samples are printable */
 }
 
@@ -21,7 +24,9 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 /* What follows a prompt of step-60; owned. */
 static char *written(const char *prompt)
 {
-    expect(print("eps generate --model with/step-60 --prompt '%s' --tokens 64 --seed 65 --device cpu", prompt), 0);
+    expect(print("eps generate --model with/step-60 --prompt '%s' --tokens 64 --seed 65 --temperature 1 --device cpu",
+                 prompt),
+           0);
     ck_assert_str_eq(print("%.*s", (int)strlen(prompt), command_out()), prompt);
     return strdup(command_out() + strlen(prompt));
 }
@@ -41,6 +46,21 @@ TEST(samples_are_what_the_checkpoint_writes_and_change_no_bit)
                     print("\nsample after 60 steps: %s | %.*s", prompts[i], (int)strcspn(text, "\n"), text));
         free(text);
     }
+}
+
+/* The model learns a sequence that would colour the terminal. */
+TEST(a_sample_is_no_command_for_the_terminal)
+{
+    expect("yes \"$(printf 'ab\\033[7mc')\" | head -n 2000 >escapes.txt", 0);
+    const char *shown = expect_on_terminal(
+        "eps train --model model.json --data escapes.txt --steps 60 --lr 0.02 --seq 16 --batch 8 --seed 5 "
+        "--sample-every 60 --sample-prompt \"$(printf 'a\\007b')\" --device cpu --out coloured",
+        0, 80);
+    const char *sample = strstr(shown, "sample after 60 steps: a\xEF\xBF\xBD"
+                                       "b | ");
+    ck_assert_msg(sample != NULL, "%s", shown);
+    ck_assert_msg(strstr(sample, "\xEF\xBF\xBD[7m"), "%s", sample);
+    ck_assert_ptr_null(strstr(shown, "\033[7m"));
 }
 
 TEST(a_run_that_thaws_goes_on_writing_samples)

@@ -1,6 +1,6 @@
 /* Texts longer than the model's positions, against a plain reference that keeps no cache: it computes each token anew
  * from the tokens that the model is said to see. */
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/reference/reference_gpt2.h"
 #include "tests/kit/test.h"

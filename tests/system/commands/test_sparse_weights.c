@@ -44,7 +44,7 @@ TEST(a_run_trains_a_share_of_its_weights)
     static const char *const names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
     uint64_t n = 0, begun = 0;
 
-    expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --save-every 1 --keep 0 --out share", 0,
+    expect(TRAIN SPARSE "--lr 1e-2 --steps 14 --save-every 1 --keep 0 --out share -v", 0,
            "sparse       keep=0.3,every=3,until=12,moved=0.2, of blocks' matrices", "(as planned)");
     for (int step = 1; step <= 14; step += 13) {
         n = 0;

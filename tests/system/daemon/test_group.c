@@ -90,7 +90,8 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     outputs_check_same("model", print("%s/latest", home), "tokenizer.model");
     ck_assert_int_eq(stat(print("%s/latest/model.safetensors", out), &info), 0);
     ck_assert_uint_eq(info.st_uid, USERS_MEMBER);
-    says(USERS_MEMBER, true, "eps", ARGV("train", "--resume", out, "--steps", "5", "--connect", service), 0, "", "");
+    says(USERS_MEMBER, true, "eps",
+         ARGV("train", "--resume", out, "--steps", "5", "--save-every", "1", "--connect", service), 0, "", "");
     says(USERS_MEMBER, true, "eps", ARGV("verify", out), 0, "step-4", "step-5");
     says(USERS_PRIMARY, false, "eps", ARGV("status", service), 1, "belongs to another user", "no group of yours");
     says(USERS_MEMBER, true, "eps", ARGV("mem", service), 0, "worker ", "total");
@@ -198,7 +199,7 @@ TEST(a_worker_that_fails_ends_a_job_that_no_other_may_compute)
     says(USERS_OWNER, true, "eps",
          ARGV("train", "--model", processes_config("tiny.json", 1, 2, 16, 32), "--data",
               processes_text("tiny.txt", 8000), "--out", make("failed", USERS_OWNER), "--steps", "3", "--batch", "4",
-              "--connect", users_service()),
+              "--eval-every", "0", "--connect", users_service()),
          1, "(cpu): no mood", "");
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon) | processes_wait(puppet) | processes_wait(theirs.pid), 0);

@@ -133,6 +133,8 @@ static pid_t start_training(uid_t uid, const char *out, const char *model, const
                                 steps,
                                 "--batch",
                                 "2",
+                                "--eval-every",
+                                "0",
                                 "--connect",
                                 users_service(),
                                 option,

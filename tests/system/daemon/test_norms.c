@@ -2,8 +2,8 @@
  * finds of them, what a checkpoint has, and that neither workers, their loss nor a stop in between changes a bit.
  *
  * The client is the kit's driver, which sees what workers see: the segment with minibatches. */
-#include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/operation/call/sample.h"
 #include "proto/plan/memory/data.h"
 #include "tests/kit/command.h"

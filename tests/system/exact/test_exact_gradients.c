@@ -6,15 +6,14 @@
 SUITE_LABELS(single, on_cuda_release)
 
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers,
- * which add to sums and read one value together. Those of shifted read a value that is made once a part; pixels has no
- * tables, nor have the nets, whose rows are images; two of them by means of blocks, two with ghost batches of 2 and 4
- * rows.
- * Those of crossing have two texts, those of part_norm a norm over the part, those of pictures features of an image,
- * with such a norm; of drop a step leaves out some. Those of widths have feed-forward layers of three widths, those of
- * guests three families. Those of t5 and dynamic_conv have a source, whose length differs from row to row. The
- * minibatches of padding_* have the token of padding, whose row of the embedding the input does not train. The first
- * ones are enough for a device that is simulated: those after them have other sizes of the same operations, or leave
- * blocks out. More of them are enough for a sanitizer. */
+ * which add to sums and read one value together. Pixels has no tables, nor have the nets, whose rows are images; two of
+ * them by means of blocks, two with ghost batches of 2 and 4 rows. Those of crossing have two texts, those of part_norm
+ * a norm over the part, those of pictures features of an image, with such a norm; of drop a step leaves out some. Those
+ * of widths have feed-forward layers of three widths, those of guests three families. Those of t5 and dynamic_conv have
+ * a source, whose length differs from row to row; those of t5 read a value that is made once a part. The minibatches of
+ * padding_* have the token of padding, whose row of the embedding the input does not train. The first ones are enough
+ * for a device that is simulated: those after them have other sizes of the same operations, or leave blocks out. More
+ * of them are enough for a sanitizer. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
@@ -23,7 +22,6 @@ static const struct {
             {"alternating", 2, 3},
             {"chunked", 2, 3},
             {"experts", 4, 1},
-            {"shifted", 2, 3},
             {"pixels", 2, 3},
             {"wide_resnet", 1, 3},
             {"pooled_wide", 1, 3},

@@ -11,7 +11,8 @@
 
 SUITE_LABELS(on_cuda_release)
 
-static const char *const fixtures[] = {"labels_bert", "labels_roberta", "labels_regression"};
+static const char *const fixtures[] = {"labels_bert",    "labels_roberta",    "labels_regression",
+                                       "labels_electra", "labels_distilbert", "labels_modernbert"};
 
 enum { LONGEST = 19, ROOM = 24 }; /* the longest row, and goal.seq */
 
@@ -94,9 +95,9 @@ static double gradient(struct exact *exact, uint32_t n_tokens, uint32_t padding)
 /* One row in a microbatch, and all at once. */
 static const struct inprocess_options hows[] = {{.n_parts = 1, .microbatch = 3}, {.n_parts = 7, .adamw = true}};
 
-/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The exact value, rounded to fp32, may
- * be 2^-24 of it away: of a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys,
- * whose gradient is rounding alone. */
+/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32 (of a classifier's bias: as the sum of
+ * its distances of single rows). The exact value, rounded to fp32, may be 2^-24 of it away: of a tensor of a few
+ * numbers, PyTorch's may happen to be nearer. keys: for the biases of keys, whose gradient is rounding alone. */
 static void check_set(struct exact *exact, const struct fixture_set *set, double keys)
 {
     for (size_t i = 0; i < fixture_n_pieces(set); i++) {

@@ -36,8 +36,6 @@ static const struct {
     {"chunked", 2, 4, false, false},
     {"experts", 1, 8, true, false},
     {"experts", 2, 1, false, false},
-    {"shifted", 1, 3, true, false},
-    {"shifted", 2, 4, false, false},
     {"pixels", 1, 4, true, false},
     {"pixels", 2, 3, false, false},
     {"wide_resnet", 1, 3, true, false},

@@ -102,9 +102,10 @@ TEST_EACH(a_run_that_derives_inputs_is_killed_and_goes_on, 2)
     snprintf(job, sizeof job, "--model model --image %ux%u --batch 12 --microbatch 3 --parts 2", side, side);
     const unsigned long long memory = find_derived(job, side * side);
     expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", job), 0);
-    expect(print("eps train %s " DATA "--steps 4 --out derived --device-mem %llu", job, memory), 0,
+    expect(print("eps train %s " DATA "--steps 4 --out derived --device-mem %llu -v", job, memory), 0,
            "layers, the others derived again, on the device", "at most (as planned)");
-    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", memory), 0, "the others derived again");
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu -v", memory), 0,
+           "the others derived again");
     expect("eps train --resume derived/step-2 --out back --device-mem 1GiB", 0);
     for (int i = 0; i < 3; i++)
         outputs_check_same_latest("roomy", (const char *[]){"derived", "on", "back"}[i]);
@@ -266,7 +267,7 @@ static const struct {
     {"eps plan --model ghosts.json --find-depth", 2, "--find-depth is for models of like blocks"},
     {"eps train --model ghosts.json --data images.npy --precision fp16 --grad-dtype fp16 --device cpu --out r", 1,
      "running statistics are no gradients"},
-    {"eps train --model ghosts.json --data images.npy --steps 1 --device cpu --out r", 0, "1 of 18 rows"},
+    {"eps train --model ghosts.json --data images.npy --steps 1 --device cpu --out r", 0, "1 of 18 images"},
 };
 
 TEST_EACH(what_does_not_fit_is_refused, COUNT(asked))

@@ -2,7 +2,7 @@
  * and several workers against one: DESIGN's exactness table, the rows that need no outside reference. The model has
  * dropout, so masks must agree too. */
 #include "client/eps.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "tests/kit/command.h"
 #include "tests/kit/inprocess/inprocess.h"
 #include "tests/kit/processes.h"

@@ -25,7 +25,6 @@ static const struct {
     {"alternating", {.n_parts = 2, .microbatch = 2}},
     {"chunked", {.n_parts = 2, .microbatch = 2, .n_weight_buffers = 3}},
     {"experts", {.n_parts = 2, .microbatch = 2}},
-    {"shifted", {.n_parts = 2, .microbatch = 2}},
     {"crossing", {.n_parts = 2, .microbatch = 2, .n_weight_buffers = 1}},
     {"part_norm", {.n_parts = 2, .microbatch = 2}},
     {"t5", {.n_parts = 2, .microbatch = 2}},

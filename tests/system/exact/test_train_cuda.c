@@ -92,12 +92,12 @@ TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)
     char unit[8];
     double library;
 
-    expect(TRAIN "--steps 3 --device cuda --out bf16", 0, "numbers      bf16, ", "workers      1 on cuda, ",
+    expect(TRAIN "--steps 3 --device cuda --out bf16 -v", 0, "numbers      bf16, ", "workers      1 on cuda, ",
            "at most (as planned)");
     /* a context is hundreds of MiB, and the plan counts it */
     ck_assert_int_eq(sscanf(strstr(command_out(), "library "), "library %lf %3s", &library, unit), 2);
     ck_assert_msg(strcmp(unit, "GiB") == 0 || library > 100, "%g %s", library, unit);
-    expect(TRAIN "--steps 3 --device cpu --precision bf16 --out bf16-cpu", 0, "workers      1 on cpu, ");
+    expect(TRAIN "--steps 3 --device cpu --precision bf16 --out bf16-cpu", 0, "1 worker on cpu");
     check_losses("bf16", "bf16-cpu", 3, 0.02);
 }
 
@@ -106,7 +106,7 @@ TEST(a_run_goes_on_on_the_other_device)
 {
     expect(TRAIN "--schedule constant --device cpu --steps 4 --out whole", 0);
     expect(TRAIN "--schedule constant --device cpu --steps 2 --out halves", 0);
-    expect("cuda/eps train --resume halves --steps 4 --device cuda", 0, "1 on cuda, ", "numbers      fp32, ");
+    expect("cuda/eps train --resume halves --steps 4 --device cuda", 0, "1 worker on cuda", ", fp32\n");
     check_losses("halves", "whole", 4, 1e-4);
 }
 
@@ -174,12 +174,13 @@ TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 3)
 
     expect(print("rm -rf roomy tight other; eps plan %s --minimum", run), 0);
     snprintf(least, sizeof least, "%.*s", (int)strcspn(command_out(), "\n"), command_out());
-    expect(print("%s roomy --device-mem 2GiB", train), 0, "checkpoints on the device");
-    expect(print("%s tight --device-mem %s", train, least), 0, "checkpoints on the host", "at most (as planned)");
+    expect(print("%s roomy --device-mem 2GiB -v", train), 0, "activation checkpoints: on the device");
+    expect(print("%s tight --device-mem %s", train, least), 0, "activation checkpoints on the host",
+           "at most (as planned)");
     if (_i)
         expect(print("cuda/eps train --resume roomy/step-1 --out other --device-mem %s", least), 0);
     else
-        expect(print("CUDASIM_DEVICES=2 %s other --workers 2 --deterministic", train), 0, "workers      2 on cuda, ");
+        expect(print("CUDASIM_DEVICES=2 %s other --workers 2 --deterministic", train), 0, "2 workers on cuda");
     outputs_check_same_latest("roomy", "tight");
     outputs_check_same_latest("roomy", "other");
 }
@@ -246,7 +247,7 @@ TEST(workers_take_the_devices_that_cuda_visible_devices_leaves)
 {
     expect("CUDASIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3,GPU-8f2c0001 " TRAIN
            "--steps 1 --device cuda --workers 2 --parts 2 --out visible",
-           0, "workers      2 on cuda, ");
+           0, "2 workers on cuda");
     expect_file("visible/log", "cuda:0 is the cudasim at 0000:3e:00.0");
     expect_file("visible/log", "cuda:1 is the cudasim at 0000:3c:00.0");
     expect_sentence("CUDASIM_DEVICES=4 CUDA_VISIBLE_DEVICES=3 " TRAIN "--workers 2 --device cuda --out refused", 1,
@@ -259,7 +260,7 @@ TEST_EACH(a_device_is_named_by_its_uuid_or_its_pci_address, 2)
     static const char *const names[] = {"cuda:GPU-8f2c0002", "cuda:3d:00.0"};
 
     expect(print("rm -rf named; CUDASIM_DEVICES=3 " TRAIN "--steps 1 --device %s --out named", names[_i]), 0,
-           "workers      1 on cuda, ");
+           "1 worker on cuda");
     expect_file("named/log", "cuda:2 is the cudasim at 0000:3d:00.0");
     expect_sentence(print("CUDASIM_DEVICES=3 " TRAIN "--device %s --workers 2 --out refused", names[_i]), 2,
                     "names one device, and --workers 2 need one each");
@@ -331,7 +332,7 @@ TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
     expect(print("ln -f cuda/eps-cuda.so driver/libcuda.so.1; rm -rf auto; %s %s/eps train " MODEL
                  "--steps 1 --out auto",
                  cases[_i].environment, cases[_i].programs),
-           0, print("workers      1 on %s, ", cases[_i].device));
+           0, print("1 worker on %s\n", cases[_i].device));
     ck_assert_uint_eq(processes_count("auto/log", "the CPU computes instead"), _i == 1);
 }
 
@@ -350,7 +351,7 @@ TEST(a_run_whose_device_stays_lost_ends_with_a_sentence_and_goes_on_elsewhere)
     expect(TRAIN "--steps 2 --device cuda --out gone", 0);
     expect("CUDASIM_LOSE=cublasLtMatmul:10:719 cuda/eps train --resume gone --steps 4", 1, "the device is lost",
            "eps train --resume");
-    expect("cuda/eps train --resume gone --steps 4 --device cpu", 0, "numbers      bf16, ");
+    expect("cuda/eps train --resume gone --steps 4 --device cpu", 0, ", bf16\n");
 }
 
 static pid_t attach(const char *device, const char *log, uint32_t n_workers)
@@ -528,8 +529,7 @@ TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_sa
 
     expect_sentence(TRAIN "--steps 3 --connect lab --deterministic --out mixed", 1,
                     "--deterministic requires workers of one kind");
-    expect(TRAIN "--steps 3 --connect lab --out mixed", 0, "of the daemon lab, on cpu and cuda\n",
-           "numbers      fp32, ");
+    expect(TRAIN "--steps 3 --connect lab --out mixed", 0, "workers of lab, on cpu and cuda\n", ", fp32\n");
     expect(TRAIN "--steps 3 --device cpu --parts 2 --out mixed-cpu", 0);
     check_losses("mixed", "mixed-cpu", 3, 1e-4);
     end(daemon, workers[0], workers[1]);

@@ -34,7 +34,6 @@ void team_setup(void)
     processes_know_families();
     processes_config_with("model.json", 3, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_put_text("chunked.json", LAYERED("chunked", 3, ""));
-    processes_put_text("shifted.json", LAYERED("shifted", 2, ""));
     processes_put_text("crossing.json", LAYERED("crossing", 3, ", \"context_length\": 5"));
     processes_put_text("part_norm.json", LAYERED("part_norm", 2, ""));
     processes_text("text.txt", 16000);

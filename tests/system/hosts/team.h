@@ -24,8 +24,8 @@ struct team {
 bool team_has_mpirun(void);
 #define TEAM_NEEDS "Open MPI is not installed: apt-get install libopenmpi-dev openmpi-bin, and build again"
 
-/* A directory with the models and data of RUN and SAMPLED; RUN_OF also finds chunked.json, shifted.json, crossing.json
- * and part_norm.json, SAMPLED_OF t5.json and sums.jsonl. processes_remove ends it. */
+/* A directory with the models and data of RUN and SAMPLED; RUN_OF also finds chunked.json, crossing.json and
+ * part_norm.json, SAMPLED_OF t5.json and sums.jsonl. processes_remove ends it. */
 void team_setup(void);
 
 /* Where a host listens: hosts, or hosts-1 and so on. */

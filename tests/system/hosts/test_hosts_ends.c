@@ -8,7 +8,7 @@
 #include "tests/kit/test.h"
 #include "tests/system/hosts/team.h"
 
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -177,7 +177,7 @@ TEST(a_worker_by_tcp_stays_in_the_smallest_memory)
     static const char job[] = "--model model.json --data text.txt --steps 3 --batch 12 --seq 32 --save-every 100";
     const char *const argv[] = {"--connect", address, "--key", processes_path("key"), "--device-mem", "2804352", NULL};
 
-    expect(print("eps train %s --device-mem 2804352 --out whole", job), 0, "stash");
+    expect(print("eps train %s --device-mem 2804352 --out whole", job), 0, "activation checkpoints on the host");
     const pid_t daemon = start_daemon();
     const pid_t worker = processes_start("eps-worker", argv, processes_path("worker.log"));
     expect(print("eps train --connect lab %s --out remote", job), 0);
@@ -232,6 +232,13 @@ TEST(a_killed_worker_by_tcp_costs_no_bit)
     stop_all(daemon, workers, 2);
 }
 
+/* It has read what the daemon answered: before that it waits without a word. */
+static bool is_attached_again(void *context)
+{
+    (void)context;
+    return processes_count(processes_path("worker-0.log"), "attached as a worker") == 2;
+}
+
 static bool waits_again(void *context)
 {
     (void)context;
@@ -267,6 +274,7 @@ TEST(a_worker_by_tcp_finds_the_successor_of_a_killed_daemon)
     processes_await_workers("lab", 1);
     ck_assert_uint_eq(processes_count(processes_path("worker-0.log"), "is gone"), 1);
     expect_absent(processes_path("epsd.log"), "turned away", "put off");
+    ck_assert(processes_until(is_attached_again, NULL));
 
     ck_assert_int_eq(kill(daemon, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);

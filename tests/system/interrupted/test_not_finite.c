@@ -1,7 +1,7 @@
 /* Numbers that stop being finite where no loss and no gradient shows it: real runs, of a model that is edited to do
  * so. */
 #include "client/model/job.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -80,7 +80,7 @@ TEST_EACH(an_evaluation_that_is_not_finite_is_an_error, 2)
     edit("huge", "transformer.ln_f.weight", 0, 3e38f);
     expect_sentence(
         commands[_i], 1,
-        "the model's loss is not a number, as worker 2 (cpu) has it: its weights are damaged, or its training has "
+        "the model's loss is not a number, as worker 1 (cpu) has it: its weights are damaged, or its training has "
         "diverged");
     ck_assert_int_ne(access("gone", F_OK), 0);
 }

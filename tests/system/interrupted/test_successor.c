@@ -90,7 +90,7 @@ TEST(a_worker_that_was_silent_comes_again_until_it_is_told_to_end)
     const pid_t worker =
         processes_start("eps-worker", (const char *const[]){"--connect", st.directory, NULL}, "worker");
     stage_run_until(&st, &first.n_opened, 1);
-    processes_await_text("worker", "attached as worker ");
+    processes_await_text("worker", "attached as a worker");
     ck_assert_int_eq(kill(worker, SIGSTOP), 0);
     session_set_tick(first.s, 10);
     stage_run_until(&st, &first.n_closed, 1);

@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define RUN              "train --model model.json --data text.txt --batch 4 --seq 16 --steps 1000000 --connect lab --out run"
+#define RUN                                                                                                            \
+    "train --model model.json --data text.txt --batch 4 --seq 16 --steps 1000000 --eval-every 0 --connect lab --out "  \
+    "run"
 #define WAITS_FOR_WORKER "step 2 waits for a worker: attach one with eps-worker --connect lab\n"
 #define NEEDS_WORKER     "step 2 waits for a worker, and without it the model cannot be saved: attach one within "
 

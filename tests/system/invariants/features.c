@@ -90,7 +90,7 @@ void features_setup(void)
            "cp " TESTS_DIR "/fixtures/tokenizers/bert.json roberta/tokenizer.json && "
            "cp " TESTS_DIR
            "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
-           "chunked experts shifted crossing part_norm pictures; do sed 's/\"vocab_size\": 61/\"vocab_size\": "
+           "chunked experts crossing part_norm pictures; do sed 's/\"vocab_size\": 61/\"vocab_size\": "
            "256/' " TESTS_DIR "/fixtures/$f/config.json >$f.json; done",
            0);
     for (int i = 0; i < COUNT(configs); i++)
@@ -202,7 +202,6 @@ const struct feature features[] = {
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
     {"experts", "experts.json", LONG, "--freeze 'layers.0.self_attn.*,layers.1.experts.3.*' " HALF},
-    {"shifted", "shifted.json", LONG, "--freeze 'shift.*' " HALF},
     {"crossing", "crossing.json", LONG, "--freeze 'layers.0.*' " HALF},
     {"part-norm", "part_norm.json", LONG, "--freeze 'layers.1.part_norm.*' " HALF},
     {"pictures", "pictures.json", LONG, "--freeze 'layers.0.conv1.*' " HALF},

@@ -14,7 +14,7 @@
  *     build/bin/test_invariants sgd budget        a cell
  *     build/bin/test_invariants list              the rows, and what is refused */
 #include "proto/model/adapter.h"
-#include "proto/model/checkpoint.h"
+#include "proto/model/file/checkpoint.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -140,7 +140,8 @@ static void check_budget(const struct feature *feature, const char *whole)
     ck_assert_double_lt(device_peak("least"), device_peak(whole));
     expect(print("eps train --resume %s/step-4 --out on --device-mem %llu", whole, least), 0,
            "activation checkpoints on the host");
-    expect("eps train --resume least/step-4 --out back --device-mem 1GiB", 0, "activation checkpoints on the device");
+    expect("eps train --resume least/step-4 --out back --device-mem 1GiB -v", 0,
+           "activation checkpoints: on the device");
     check_same_since("on", whole);
     check_same_since("back", whole);
 }

@@ -58,10 +58,10 @@ static unsigned long long least_of(const char *run)
     return strtoull(command_out(), NULL, 10);
 }
 
-static const char room[] = "activation checkpoints on the device, activations of 4 of 4 blocks kept",
-                  none[] = "activation checkpoints on the host, activations of 0 of 4 blocks kept",
-                  grouped[] =
-                      "row groups of 1 part, activation checkpoints on the host, activations of 0 of 4 blocks kept";
+static const char room[] = "activations kept: 4 of 4 blocks\n             activation checkpoints: on the device\n",
+                  none[] = "activations kept: 0 of 4 blocks\n             activation checkpoints: on the host\n",
+                  grouped[] = "row groups of 1 part\n             activations kept: 0 of 4 blocks\n             "
+                              "activation checkpoints: on the host\n";
 
 /* At the least memory the stash is on the host and one unit there at a time, fenced or folded also one part; with room,
  * all stays and is kept. From either a run goes on with the other, the rows at a time as stored; with a byte less than
@@ -79,12 +79,12 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 5)
     const char *run = print("--batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i].form), *data = forms[_i].data;
     const unsigned long long least = least_of(run);
 
-    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB", run, data), 0, room,
+    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB -v", run, data), 0, room,
            "at most (as planned)");
-    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu", run, data, least), 0, forms[_i].least,
+    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu -v", run, data, least), 0, forms[_i].least,
            "at most (as planned)");
-    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0, forms[_i].least);
-    expect("eps train --resume least/step-2 --out back --device-mem 1GiB", 0, room);
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu -v", least), 0, forms[_i].least);
+    expect("eps train --resume least/step-2 --out back --device-mem 1GiB -v", 0, room);
     expect(print("eps train %s %s --steps 4 --out two --workers 2 --deterministic --device-mem %llu", run, data,
                  least * 5 / 4),
            0);
@@ -99,18 +99,19 @@ TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 5)
 TEST(checkpoints_of_some_layers_change_no_bit)
 {
     static const char run[] = "--model middle.json --batch 12 --seq 20 --microbatch 3 --parts 2 --clip-norm 0.5",
-                      some[] = "activation checkpoints of 4 of 6 layers on the device";
+                      some[] = "activation checkpoints: 4 of 6 layers, on the device\n";
     unsigned long long host;
 
     expect(print("eps plan %s --json --device-mem 1GiB", run), 0);
     ck_assert_int_eq(sscanf(command_out(), "{\"host\": {\"current\": %llu", &host), 1);
     host += 65536; /* a resumed run's tables; all layers' inputs take 322,560 */
     const unsigned long long least = least_of(print("%s --host-mem %llu", run, host));
-    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB", run, DATA), 0, room);
-    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu --host-mem %llu", run, DATA, least, host), 0,
-           some, "at most (as planned)");
-    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu --host-mem %llu", least, host), 0, some);
-    expect("eps train --resume least/step-2 --out back --device-mem 1GiB --host-mem 1GiB", 0, room);
+    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB -v", run, DATA), 0, room);
+    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu --host-mem %llu -v", run, DATA, least, host),
+           0, some, "at most (as planned)");
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu --host-mem %llu -v", least, host), 0,
+           some);
+    expect("eps train --resume least/step-2 --out back --device-mem 1GiB --host-mem 1GiB -v", 0, room);
     expect(print("eps train %s %s --steps 4 --out two --workers 2 --deterministic --device-mem %llu", run, DATA, least),
            0);
     for (int i = 0; i < 4; i++)
@@ -131,10 +132,10 @@ TEST_EACH(no_budget_changes_what_forward_samples, 2)
     expect("for i in $(seq 24); do printf '{\"source\": \"%s and one\", \"target\": \"is %s\"}\\n' $i $((i + 1)); done "
            ">sums.jsonl",
            0);
-    expect(print("eps train %s%s %s --out roomy --device-mem 1GiB", run, form, data), 0,
-           "activations of 2 of 2 blocks like decoder.block.0 kept", "at most (as planned)");
-    expect(print("eps train %s%s %s --out least --device-mem %llu", run, form, data, least), 0,
-           "activations of 0 of 2 blocks like decoder.block.0 kept", "at most (as planned)");
+    expect(print("eps train %s%s %s --out roomy --device-mem 1GiB -v", run, form, data), 0,
+           "2 of 2 like decoder.block.0\n", "at most (as planned)");
+    expect(print("eps train %s%s %s --out least --device-mem %llu -v", run, form, data, least), 0,
+           "0 of 2 like decoder.block.0\n", "at most (as planned)");
     expect(print("eps train %s%s %s --out two --workers 2 --deterministic --device-mem %llu", run, form, data,
                  least * 5 / 4),
            0);
@@ -169,10 +170,10 @@ TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
 {
     const unsigned long long least = least_of("--model shallow.json " DEEP);
 
-    expect(print("eps train --model deep.json " DEEP DATA "--steps 1 --out deep --device-mem %llu", least), 0,
-           "checkpoints on the host", "at most (as planned)");
-    expect("eps train --model deep.json " DEEP DATA "--steps 1 --out roomy --device-mem 1GiB", 0,
-           "checkpoints on the device");
+    expect(print("eps train --model deep.json " DEEP DATA "--steps 1 --out deep --device-mem %llu -v", least), 0,
+           "activation checkpoints: on the host\n", "at most (as planned)");
+    expect("eps train --model deep.json " DEEP DATA "--steps 1 --out roomy --device-mem 1GiB -v", 0,
+           "activation checkpoints: on the device\n");
     outputs_check_same_latest("deep", "roomy");
 }
 
@@ -208,20 +209,25 @@ TEST(what_is_approximate_is_another_run)
 }
 
 /* A run of --approximate any is that of the form which eps plan marks, and stores it; resumed, it keeps it, whatever a
- * plan within the memory of then would choose. */
-TEST_EACH(what_the_planner_chooses_is_kept_by_the_run, 2)
+ * plan within the memory of then would choose. Fresh weights are trained exactly. */
+TEST_EACH(what_the_planner_chooses_is_kept_by_the_run, 3)
 {
     static const struct {
         const char *run, *form, *said;
     } runs[] = {
-        {"--model byte-small --batch 8 --seq 128 --microbatch 2", "wta=0.1", "any chose wta=0.1: "},
-        {"--model middle.json --batch 1 --seq 4 --microbatch 1", NULL,
+        {"--model made/latest --batch 8 --seq 128 --microbatch 2", "wta=0.1", "any chose wta=0.1: "},
+        {"--model made/latest --batch 1 --seq 4 --microbatch 1", NULL,
          "no form is predicted by assumed rates to take 5 % less time"},
+        {"--model byte-small --batch 8 --seq 128 --microbatch 2", NULL,
+         "any chose exact gradients: inexact ones train fresh weights worse"},
     };
     const char *form = runs[_i].form, *run = runs[_i].run;
 
+    expect(print("eps train --model %s --data text.txt --batch 1 --seq 16 --steps 1 --out made",
+                 _i == 1 ? "middle.json" : "byte-small"),
+           0);
     expect(print("eps plan %s --device-mem 1GiB --approximate any", run), 0,
-           print("chooses %s\n", form ? form : "exact gradients"));
+           print("chooses %s", form ? form : "exact gradients"));
     expect(print("eps train %s --device-mem 1GiB --data text.txt " SAVES "--steps 4 --approximate any --out any", run),
            0, runs[_i].said);
     expect(print("eps train %s --device-mem 1GiB --data text.txt " SAVES "--steps 4 --out named %s%s", run,

@@ -157,13 +157,13 @@ TEST(a_budget_that_is_none_is_a_sentence)
 {
     static const struct refusal budgets[] = {
         {"eps plan --device-mem 0", 2, "--device-mem: '0' is less than a byte", ""},
-        {"eps plan --device-mem 1", 1, "--device-mem is 0.0 MiB (1 bytes)", ""},
-        {"eps plan --host-mem 1", 1, "1 B", ""},
+        {"eps plan --device-mem 1B", 1, "--device-mem is 0.0 MiB (1 bytes)", ""},
+        {"eps plan --host-mem 1B", 1, "1 B", ""},
         {"eps plan --host-mem 9223372036854775809", 2, "is more than any machine has", ""}, /* 2^63 + 1 */
         {"eps train --out no --device-mem 18446744073709551616", 2, "is more than any machine has",
          "--data limits.txt --steps 1"},
-        {"eps train --out no --device-mem 1", 1, "--device-mem is 0.0 MiB (1 bytes)", "--data limits.txt --steps 1"},
-        {"eps train --out no --host-mem 1", 1, "1 B", "--data limits.txt --steps 1"},
+        {"eps train --out no --device-mem 1B", 1, "--device-mem is 0.0 MiB (1 bytes)", "--data limits.txt --steps 1"},
+        {"eps train --out no --host-mem 1B", 1, "1 B", "--data limits.txt --steps 1"},
     };
 
     for (int i = 0; i < COUNT(budgets); i++)

@@ -1,7 +1,7 @@
 /* What people do with a daemon: a client that trains from the last checkpoint on, and a viewer. */
 #include "client/daemon/link.h"
-#include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/file/safetensors.h"
 #include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 #include "tests/system/world/world.h"
@@ -218,9 +218,9 @@ static void write_data(const struct client *c, uint64_t step)
     const size_t n = (size_t)world_is->batch * world_is->seq;
     const struct plan_goal goal = goal_of(world_is);
     const struct plan_data data = plan_data_of(&goal, 0);
-    uint32_t *ids = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].ids),
-             *labels = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].labels),
-             *entries = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].entries);
+    uint32_t *ids = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].at[PLAN_FIELD_IDS]),
+             *labels = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].at[PLAN_FIELD_LABELS]),
+             *entries = (uint32_t *)((char *)c->data.base + data.buffers[step % 2].at[PLAN_FIELD_ENTRIES]);
 
     for (size_t i = 0; i < n; i++) {
         ids[i] = token(step * n + i);

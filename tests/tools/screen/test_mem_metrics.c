@@ -132,7 +132,7 @@ TEST_EACH(a_table_shows_the_plan_and_the_pages_where_they_are_known, 4)
         "  weights               1.0 KiB      2.0 KiB      4.0 KiB\n"
         "  total                 1.0 KiB      2.0 KiB      4.0 KiB\n"
         "  3072 B less than planned\n"
-        "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0.0 KiB; node 0 4.0 KiB, node 1 4.0 KiB\n",
+        "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0 B; node 0 4.0 KiB, node 1 4.0 KiB\n",
         "      4.0 KiB\n  as planned, to the byte\n",
         "\n  1 B more than planned\n",
     };

@@ -86,10 +86,10 @@ TEST(a_line_says_where_the_run_is)
 
     progress = (struct progress){.mean_ms = 1000, .saved = UINT64_MAX, .step = step_of(120, 200)};
     progress_format(line, sizeof line, &progress);
-    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB");
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12345 tokens/s  1 min 20 s left  device 120.0 MiB of 2.0 GiB");
     progress.saved = 100, progress.trouble = true;
     progress_format(line, sizeof line, &progress);
-    ck_assert_str_eq(line, "step 120/200  loss 2.3457  NOT SAVED  12345 tokens/s  1 min 20 s left  device 0.12 GiB of "
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  NOT SAVED  12345 tokens/s  1 min 20 s left  device 120.0 MiB of "
                            "2.0 GiB  saved 100");
     progress_format(line, 9, &progress);
     ck_assert_str_eq(line, "step 120");
@@ -99,7 +99,7 @@ TEST(a_line_says_where_the_run_is)
     progress = (struct progress){.mean_ms = 1000, .saved = UINT64_MAX, .step = step_of(120, 200)};
     progress.step.pixels = 1000;
     progress_format(line, sizeof line, &progress);
-    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12 images/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB");
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12 images/s  1 min 20 s left  device 120.0 MiB of 2.0 GiB");
 }
 
 TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
@@ -194,7 +194,7 @@ TEST_EACH(a_dumb_terminal_gets_plain_lines, 3)
     progress_clear(&progress);
     progress_saved(&progress, 7, "runs/x/step-7");
     progress_finish(&progress);
-    ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0 s left  device 0.12 GiB of 2.0 GiB\r\n"
+    ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0 s left  device 120.0 MiB of 2.0 GiB\r\n"
                              "saved runs/x/step-7\r\n");
 }
 

@@ -45,15 +45,6 @@ TEST(counts_have_the_field_s_units)
     }
 }
 
-TEST(the_larger_size_s_unit_is_for_both_where_the_other_is_not_lost_in_it)
-{
-    ck_assert_uint_eq(text_unit(5, 500), 500);
-    ck_assert_uint_eq(text_unit(4, 500), 4);
-    ck_assert_uint_eq(text_unit(0, 500), 500);
-    ck_assert_uint_eq(text_unit(4, 0), 4);
-    ck_assert_uint_eq(text_unit(7, 6), 7);
-}
-
 TEST(durations_have_their_two_largest_units)
 {
     static const struct {

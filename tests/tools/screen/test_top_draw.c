@@ -9,29 +9,32 @@
 #include <string.h>
 
 static struct top_worker workers[30];
-static struct top_category categories[] = {{"weights", 4096}, {"first_moment", 4096}, {"inbox", 512}};
+static struct top_category categories[] = {{"weights", 4096, 4096}, {"first_moment", 4096, 4096}, {"inbox", 512, 1024}};
 static struct eps_unit units[4096];
+static struct series curve;
 
-/* Two workers, six units at version 11, of which the topmost is updated, and losses that fall. */
+/* Two workers, six layers after step 11, of which the topmost is updated, and losses that fall. */
 static struct top_view a_view(void)
 {
-    struct top_view view = {.name = "lab",
-                            .state = "training",
-                            .model = "gpt2 2x8",
-                            .losses = {8, 7, 6, 5, 4, 3, 2, 1}};
+    struct top_view view = {.name = "lab", .state = "training", .model = "gpt2 2x8", .loss = 1, .curve = &curve};
     struct top_worker worker = {
-        .id = 2, .device = "cpu", .phase = "backward", .unit = "h.1", .pid = 4711, .host = "node-7"};
+        .id = 1, .device = "cpu", .phase = "backward", .unit = "h.1", .pid = 4711, .host = "node-7"};
 
-    view.step = 11, view.n_steps = 100, view.saved_step = UINT64_MAX, view.n_losses = 8;
+    curve = (struct series){.n = 0};
+    for (int i = 1; i <= 8; i++)
+        series_add(&curve, i, 9 - i);
+    view.step = 11, view.n_steps = 100, view.saved_step = UINT64_MAX, view.n_parameters = 1100000;
     view.tokens = 1100, view.tokens_per_s = 250, view.step_ms = 400, view.n_threads = 14;
-    view.host_current = 8704, view.host_peak = 9216, view.categories = categories, view.n_categories = 3;
+    view.host = (struct top_memory){
+        .current = 8704, .peak = 8704, .planned = 9216, .categories = categories, .n_categories = 3};
     view.workers = workers, view.n_workers = 2, view.units = units, view.n_units = 6;
     worker.visit = 2, worker.n_visits = 17, worker.part = 4, worker.n_parts = 2;
-    worker.budget = 1024, worker.current = 512, worker.peak = 768, worker.down_per_s = 2048, worker.up_per_s = 1024;
+    worker.memory = (struct top_memory){.budget = 1024, .current = 512, .peak = 512, .planned = 768};
+    worker.down_per_s = 2048, worker.up_per_s = 1000;
     for (int i = 0; i < COUNT(workers); i++)
         workers[i] = worker;
-    workers[1].id = 3, workers[1].n_visits = 0, workers[1].down_per_s = workers[1].up_per_s = NAN;
-    strcpy(workers[1].phase, "resting");
+    workers[1].id = 2, workers[1].n_visits = 0, workers[1].down_per_s = workers[1].up_per_s = NAN;
+    strcpy(workers[1].phase, "idle");
     strcpy(workers[1].device, "cuda:1");
     strcpy(workers[1].model, "NVIDIA H200");
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
@@ -54,39 +57,61 @@ static char *drawn(const struct top_view *view, unsigned width, unsigned height,
     return text;
 }
 
-/* By hand: numbers take 63 columns, so a bar has 15 places: 8 are half of them, and three quarters are the 11th; 89
- * steps of 400 ms are 35.6 s. */
+/* By hand: the curve has seven lines, so a loss that falls by one falls by 7.9 of their 56 levels. A bar has a quarter
+ * of 80 columns, so 18 places: of 1,024 B the use of 512 is 9 of them, and the plan's 768 are the 14th; of the host's
+ * plan, which has no budget, 8,704 of 9,216 are 17. 11 of 100 steps are 3 of 24 places; 89 steps of 400 ms are 35.6
+ * s. */
 TEST(a_screen_holds_everything)
 {
     const struct top_view view = a_view();
     char *text = drawn(&view, 80, 24, false);
 
-    ck_assert_str_eq(text, "eps top  lab  training  step 11/100  gpt2 2x8\n"
-                           "loss 1.0000  #*+=-,._\n"
-                           "250 tokens/s  400 ms a step  36 s left  1100 tokens\n"
-                           "worker 2 cpu  backward  h.1  3/17  part 5 (of 2 here)  on node-7, pid 4711\n"
-                           "  [########  |    ]   0.50 KiB of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
-                           "worker 3 cuda:1 NVIDIA H200  resting  on node-7, pid 4711\n"
-                           "  [########  |    ]   0.50 KiB of    1.0 KiB  down          -/s  up          -/s\n"
-                           "host  8.5 KiB, at most 9.0 KiB  optimizer on 14 threads\n"
-                           "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n"
-                           "units 6 at 11, + at 12  . waits  > relayed  f folded  u updated\n"
+    ck_assert_str_eq(text, "eps top  lab  training  gpt2 2x8\n"
+                           "step 11 of 100  [###                     ]  36 s left\n"
+                           "loss 1.0000  250 tokens/s  400 ms a step  1100 tokens\n"
+                           "       8 | #\n"
+                           "         | ##\n"
+                           "         | ###\n"
+                           "         | ####_\n"
+                           "         | #####_\n"
+                           "         | ######_\n"
+                           "       1 | #######_\n"
+                           "           1      8\n"
+                           "worker 1  cpu  backward of h.1  layer 3 of 17  part 5  on node-7, pid 4711\n"
+                           "  [#########    |    ]  512 B, plan 768 B, budget 1.0 KiB\n"
+                           "  weights in 2.0 KiB/s  gradients out 1000 B/s\n"
+                           "worker 2  cuda:1 NVIDIA H200  idle  on node-7, pid 4711\n"
+                           "  [#########    |    ]  512 B, plan 768 B, budget 1.0 KiB\n"
+                           "  weights in -/s  gradients out -/s\n"
+                           "host  optimizer on 14 threads\n"
+                           "  [#################|]  8.5 KiB, plan 9.0 KiB\n"
+                           "    weights           4.0 KiB of    4.0 KiB  [#################|]\n"
+                           "    first_moment      4.0 KiB of    4.0 KiB  [#################|]\n"
+                           "    inbox               512 B of    1.0 KiB  [##  |             ]\n"
+                           "layers 6 after step 11, + after 12  . waits  > transfer  f gradient  u update\n"
                            "  .f>.u+\n");
 }
 
-TEST(a_narrow_screen_gives_rates_a_line_and_where_utf8_is_at_home_losses_are_blocks)
+TEST(a_small_screen_has_categories_in_a_line_and_a_curve_in_one_or_none)
+{
+    struct top_view view = a_view();
+
+    view.n_workers = 1;
+    char *text = drawn(&view, 60, 12, false);
+    ck_assert_holds(text, "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n", "\n  .f>.u+\n");
+    ck_assert_ptr_null(strstr(text, "\n         | "));
+    ck_assert_holds(drawn(&view, 60, 14, false), "\n         | ##===___\n", "\n  .f>.u+\n");
+}
+
+TEST(where_utf8_is_at_home_a_curve_has_blocks)
 {
     const struct top_view view = a_view();
 
-    char *text = drawn(&view, 60, 15, false); /* a narrow screen gives rates a line */
-    ck_assert_holds(text, "|        ]   0.50 KiB of    1.0 KiB\n  down    2.0 KiB/s  up    1.0 KiB/s\n",
-                    "\n  .f>.u+\n");
     if (!setlocale(LC_CTYPE, "C.UTF-8"))
         TEST_SKIP("there is no locale C.UTF-8");
-    text = drawn(&view, 80, 24, true);
-    ck_assert_holds(text, "\nloss 1.0000  █▇▆▅▄▃▂▁\n");
-    text = drawn(&view, 17, 24, true); /* cut between two characters */
-    ck_assert_holds(text, "\nloss 1.0000  █▆▃▁\n");
+    char *text = drawn(&view, 200, 24, true);
+    ck_assert_holds(text, "       8 | █\n", "         | ████▁\n", "       1 | ███████▁\n",
+                    "plan 768 B, budget 1.0 KiB  weights in 2.0 KiB/s  gradients out 1000 B/s\n");
     setlocale(LC_CTYPE, "C");
 }
 
@@ -115,21 +140,22 @@ TEST(no_size_is_overrun)
     check_fits(text, 5000, 5000);
 }
 
-/* 4096 units in rows of 78: the first mark stands for one that is folded and those beside it, the second for one
- * that is updated; what is left of the screen is used, and nothing is left out. */
-TEST(many_units_share_a_mark)
+/* 4096 layers in rows of 78: the first mark stands for one that is folded and those beside it, and that of layer 20 for
+ * one that is updated; what is left of the screen is used, and nothing is left out. */
+TEST(many_layers_share_a_mark)
 {
     struct top_view view = a_view();
     size_t n_marks = 0, n_each = 0;
 
     view.n_units = sizeof units / sizeof *units;
+    units[4].state = EPS_UNIT_WAITING, units[20].state = EPS_UNIT_UPDATING;
     for (size_t i = view.n_units / 2; i < view.n_units; i++)
         units[i].version = 12;
-    char *text = drawn(&view, 80, 24, false), *map = strstr(text, "\nunits 4096 at 11, ");
+    char *text = drawn(&view, 80, 24, false), *map = strstr(text, "\nlayers 4096 (");
     ck_assert_msg(map != NULL, "%s", text);
     ck_assert_int_eq(sscanf(strchr(map, '('), "(%zu a mark)", &n_each), 1);
     map = strchr(map + 1, '\n') + 1;
-    ck_assert_int_eq(strncmp(map, "  fu", 4), 0);
+    ck_assert(map[2] == 'f' && map[2 + 20 / n_each] == 'u');
     for (const char *at = map; *at; at++)
         n_marks += strchr(".-+fu", *at) != NULL;
     ck_assert_uint_eq(n_marks, (view.n_units + n_each - 1) / n_each);
@@ -144,10 +170,10 @@ TEST(many_workers_have_a_line_each_or_are_counted)
 
     view.n_workers = 12;
     char *text = drawn(&view, 80, 24, false);
-    ck_assert_msg(!strstr(text, "more") && strstr(text, "units 6"), "%s", text);
+    ck_assert_msg(!strstr(text, "more") && strstr(text, "layers 6"), "%s", text);
     view.n_workers = 30;
     text = drawn(&view, 80, 24, false);
-    ck_assert_holds(text, "\n... 14 workers more\nhost ", "\n  .f>.u+\n");
+    ck_assert_holds(text, " workers more\nhost ", "\n  .f>.u+\n");
 }
 
 /* The longest name that a state has. */
@@ -156,19 +182,14 @@ TEST(a_state_is_named_in_full)
     struct top_view view = a_view();
 
     snprintf(view.state, sizeof view.state, "%s", "waiting for a worker");
-    ck_assert_holds(drawn(&view, 80, 24, false), "  waiting for a worker  step ");
+    ck_assert_holds(drawn(&view, 80, 24, false), "  waiting for a worker  gpt2 2x8");
 }
 
 TEST(before_anything_is_known_nothing_is_claimed)
 {
-    struct top_view view = {.name = "lab", .state = "idle", .tokens_per_s = NAN, .step_ms = NAN};
+    struct top_view view = {.name = "lab", .state = "idle", .loss = NAN, .tokens_per_s = NAN, .step_ms = NAN};
     char *text = drawn(&view, 80, 24, false);
 
-    ck_assert_str_eq(
-        text, "eps top  lab  idle\nloss -\n- tokens/s\nno workers\nhost  0 B, at most 0 B  optimizer on 0 threads\n");
-    view.losses[0] = view.losses[1] = 3;
-    view.losses[2] = INFINITY;
-    view.n_losses = 3;
-    text = drawn(&view, 80, 24, false);
-    ck_assert_holds(text, "\nloss inf  __#\n");
+    ck_assert_str_eq(text, "eps top  lab  idle\nstep -\nloss -\nno workers\nhost  optimizer on 0 threads\n"
+                           "  [                  ]  0 B\n");
 }

@@ -4,7 +4,7 @@
 #include "tests/kit/test.h"
 
 #include "client/text/tokenizer.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* Tokenizers with the pipelines of Llama 2 and 3, Mistral, Qwen, DeepSeek, Gemma, BERT and RoBERTa, and with parts in
- * other combinations, against what Hugging Face's tokenizers make of hostile texts (tests/fixtures/tokenizers, made by
- * tests/oracle/tokens.py). What is refused: test_tokenizer_refusals. */
+/* Tokenizers with the pipelines of Llama 2 and 3, Mistral, Qwen, DeepSeek, Gemma, BERT, RoBERTa, GPT-NeoX, Cohere, Bloom
+ * and XLM-RoBERTa, and with parts in other combinations, against what Hugging Face's tokenizers make of hostile texts
+ * (tests/fixtures/tokenizers, made by tests/oracle/tokens.py, the last four by family_tokens.py). What is refused:
+ * test_tokenizer_refusals. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -19,7 +20,8 @@ SUITE_LABELS(single)
 static const char *const names[] = {"llama3",      "qwen",   "deepseek", "roberta",    "gpt2_prefix", "llama2",
                                     "mistral",     "gemma",  "bert",     "bert_cased", "llama2_old",  "parts0",
                                     "parts1",      "parts2", "parts3",   "parts4",     "parts11",     "scripts",
-                                    "over_blanks", "eaten0", "eaten1",   "eaten2",     "t5",          "albert"};
+                                    "over_blanks", "eaten0", "eaten1",   "eaten2",     "t5",          "albert",
+                                    "gpt_neox",    "cohere", "bloom",    "xlm_roberta"};
 
 static json_t *read_expected(const char *name)
 {

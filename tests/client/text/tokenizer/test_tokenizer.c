@@ -4,7 +4,7 @@
 #include "tests/kit/test.h"
 
 #include "client/text/tokenizer.h"
-#include "proto/model/model_files.h"
+#include "proto/model/file/model_files.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -163,6 +163,26 @@ TEST(a_vocabulary_of_256_is_one_of_bytes_without_files_or_with_those_that_huggin
     check_bytes(t);
 }
 
+/* Room is doubled: from 1,024 to 32,768. */
+TEST(many_small_texts_take_room_a_few_times)
+{
+    struct client_tokens tokens = {0};
+    struct client_tokenizer *t;
+    size_t used;
+    unsigned n = 0;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, NULL, 256, NULL), 0);
+    for (int i = 0; i < 20000; i++) {
+        const size_t before = tokens.cap;
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, "a", 1, true, NULL), 0);
+        n += tokens.cap != before;
+    }
+    ck_assert_uint_eq(tokens.n, 20000);
+    ck_assert_uint_eq(n, 6);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+
 TEST(what_is_not_utf_8_is_refused_at_its_place)
 {
     static const char *const wrongs[] = {"abc\xFF", "abc\xE2\x82", "abc\xED\xA0\x80"};
@@ -288,7 +308,14 @@ static const struct {
     {"model.dropout", "0.1", "dropout"},
     /* Patterns that mean something else here. */
     {"pre_tokenizer", SPLIT("\\\\w+"), "\\w"},
-    {"pre_tokenizer", SPLIT("[a[b]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[a[b[c]]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[a[^b]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[a-[b]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[a[-b]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[[a-]b]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[[a]-b]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[[:alpha:]]"), "brackets in brackets"},
+    {"pre_tokenizer", SPLIT("[a&&b]"), "an intersection"},
     {"pre_tokenizer", SPLIT("[^\\\\S]"), "\\S"},
     {"pre_tokenizer", SPLIT("("), "compiled"},
     {"pre_tokenizer", SPLIT("a{99999}"), "compiled"},

@@ -1,0 +1,158 @@
+/* Writers find a tensor by an index that is computed from counts; readers go by names. So another order here would be
+ * read as well, but an index that two functions compute differently puts bytes under another name, and nothing notices.
+ *
+ * The loops of checkpoint_lay_out_moments fill each entry of the plan. First all moments have the shapes of their
+ * tensors; lay_out_places comes later, as it replaces those of sparse tensors by the number of kept elements. */
+#include "proto/model/file/checkpoint_layout.h"
+
+#include "proto/model/family.h"
+#include "proto/model/file/checkpoint.h"
+#include "proto/model/norms.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t checkpoint_layout_first_moment(const struct model *model)
+{
+    return 1 + (model->sparse.keep > 0);
+}
+
+uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
+{
+    return checkpoint_layout_first_moment(model) + (second ? model->n_trained_tensors : 0) +
+           model->tensors[tensor].rank;
+}
+
+int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
+{
+    struct safetensors_plan *plan = calloc(model->n_saved, sizeof *plan);
+    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_saved, sizeof *names);
+    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_saved);
+
+    for (const struct model_tensor *t = model->tensors; !rc && t < model->tensors + model->n_tensors; t++)
+        if (t->saved) {
+            struct safetensors_plan *const to = &plan[t->place];
+            *to = (struct safetensors_plan){.name = checkpoint_tensor_name(names[t->place], model, t),
+                                            .type = SAFETENSORS_F32};
+            to->n_dims = model_file_shape(to->shape, t);
+        }
+    if (!rc)
+        rc = safetensors_layout_init(out, plan, model->n_saved, err);
+    free(plan);
+    free(names);
+    return rc;
+}
+
+const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
+                                   const struct model_tensor *tensor)
+{
+    const struct model_adapter *adapter = &model->config.adapter;
+    const size_t n = adapter->rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
+
+    memcpy(out, ADAPTER_PREFIX, n);
+    model_adapter_name(out + n, CHECKPOINT_TENSOR_BYTES - n, adapter->within, model->config.family->prefix,
+                       tensor->name);
+    return out;
+}
+
+const char *checkpoint_config_name(const struct model_config *config)
+{
+    return config->adapter.rank > 0 ? ADAPTER_BASE : CHECKPOINT_CONFIG;
+}
+
+const char *checkpoint_weights_name(const struct model *model)
+{
+    return model->config.adapter.rank > 0 ? ADAPTER_WEIGHTS : CHECKPOINT_WEIGHTS;
+}
+
+uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map)
+{
+    return checkpoint_layout_first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + model->n_sparse +
+           map;
+}
+
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number)
+{
+    return checkpoint_layout_first_moment(model) + n_moments * (uint64_t)model->n_trained_tensors + number;
+}
+
+uint64_t checkpoint_count_places(const struct model *model)
+{
+    return (model->sparse.keep > 0) + (uint64_t)model->n_sparse;
+}
+
+const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
+{
+    snprintf(out, CHECKPOINT_MOMENT_BYTES, CHECKPOINT_NORMS "%s", tensor->name);
+    return out;
+}
+
+/* What units remember, in the order of their maps. */
+static void plan_norms(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES], const struct model *model,
+                       unsigned n_moments)
+{
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_norm_maps; i++) {
+            const struct model_norm_map map = model_norm_map(model, u, i, 1);
+            const uint64_t at = checkpoint_norms(model, n_moments, model->units[u].first_norm_map + i);
+            plan[at] = (struct safetensors_plan){checkpoint_norms_name(names[at], map.tensor),
+                                                 1,
+                                                 {model->n_norm_entries, 1},
+                                                 SAFETENSORS_BF16};
+        }
+}
+
+/* Places; and moments of sparse tensors, one for each element. */
+static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
+                           const struct model *model, unsigned n_moments)
+{
+    uint32_t number = 0;
+
+    if (model->sparse.keep > 0)
+        plan[CHECKPOINT_REWIRED_AT] =
+            (struct safetensors_plan){CHECKPOINT_REWIRED, 1, {CHECKPOINT_REWIRED_NUMBERS, 1}, SAFETENSORS_I64};
+    for (const struct model_piece *p = model->pieces; p < model->pieces + model->n_pieces; p++) {
+        if (p->dense == 0)
+            continue;
+        const uint64_t places = checkpoint_places(model, n_moments, number);
+        snprintf(names[places], sizeof *names, CHECKPOINT_PLACES "%s", model->tensors[p->tensor].name);
+        plan[places] = (struct safetensors_plan){names[places], 1, {model_places_words(p), 1}, SAFETENSORS_U32};
+        for (unsigned second = 0; second < n_moments; second++) {
+            struct safetensors_plan *const moment = &plan[checkpoint_moment(model, second, p->tensor)];
+            moment->n_dims = 1, moment->shape[0] = p->n;
+        }
+        number++;
+    }
+}
+
+int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
+                               struct error *err)
+{
+    const size_t n =
+        1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps + checkpoint_count_places(model);
+    struct safetensors_plan *plan = calloc(n, sizeof *plan);
+    char(*names)[CHECKPOINT_MOMENT_BYTES] = calloc(n, sizeof *names);
+    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
+
+    for (uint32_t t = 0; rc == 0 && t < n_moments * model->n_tensors; t++) {
+        const struct model_tensor *tensor = &model->tensors[t % model->n_tensors];
+        const bool second = t >= model->n_tensors;
+        const uint64_t i = checkpoint_moment(model, second, t % model->n_tensors);
+        if (tensor->frozen)
+            continue;
+        snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
+        plan[i] =
+            (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
+    }
+    if (rc == 0) {
+        plan_norms(plan, names, model, n_moments);
+        lay_out_places(plan, names, model, n_moments);
+        plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
+        rc = safetensors_layout_init(out, plan, n, err);
+    }
+    free(plan);
+    free(names);
+    return rc;
+}

@@ -1,0 +1,51 @@
+/* proto/model/file/checkpoint_layout.h - where each tensor lies in a checkpoint's two large files, known before they are
+ * written.
+ *
+ * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model
+ * with adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the
+ * updates, the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are
+ * remembered, map by map. So what lies together in a unit lies together in the file. */
+#ifndef PROTO_MODEL_FILE_CHECKPOINT_LAYOUT_H
+#define PROTO_MODEL_FILE_CHECKPOINT_LAYOUT_H
+
+#include "proto/model/model.h"
+#include "proto/model/file/safetensors.h"
+
+/* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
+int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
+/* n_moments: 2; of SGD 1, which is m, or 0. */
+int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
+                               struct error *err);
+
+/* The names of the config, of the file of weights, and of a saved tensor in it. */
+enum {
+    CHECKPOINT_PREFIX_BYTES =
+        sizeof ADAPTER_PREFIX - 1 + sizeof "model." + ADAPTER_WITHIN_BYTES, /* most before a name */
+    CHECKPOINT_TENSOR_BYTES = sizeof((struct model_tensor *)0)->name + CHECKPOINT_PREFIX_BYTES
+};
+const char *checkpoint_config_name(const struct model_config *config);
+const char *checkpoint_weights_name(const struct model *model);
+const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
+                                   const struct model_tensor *tensor);
+
+/* Index of a trained tensor's first or second moment in the layout of the moments. */
+uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);
+
+/* Index of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments of each tensor; and
+ * their name, by the map's first tensor. */
+#define CHECKPOINT_NORMS "norms."
+enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "places." };
+uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
+const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
+
+/* Sparse weights (proto/model/sparse.h) add "rewired" (I64, three numbers) behind the updates; for each sparse tensor
+ * "places.NAME" (U32), a bit for each element of the tensor in rows of whole words, behind the moments, which are
+ * vectors. Returns the index of these; number: the tensor's among the sparse ones. */
+#define CHECKPOINT_REWIRED "rewired"
+#define CHECKPOINT_PLACES  "places."
+enum { CHECKPOINT_REWIRED_AT = 1, CHECKPOINT_REWIRED_NUMBERS = 3 };
+uint64_t checkpoint_places(const struct model *model, unsigned n_moments, uint32_t number);
+/* How many entries that are. */
+uint64_t checkpoint_count_places(const struct model *model);
+
+#endif
