@@ -48,6 +48,7 @@ stand_in_data() {
     local i
 
     seq -s ' the lazy dog jumps over number ' 3000 >notes.txt
+    seq -s ' a quick fox runs after number ' 300 >other.txt
     for ((i = 0; i < 40; i++)); do
         echo "{\"messages\": [{\"role\": \"user\", \"content\": \"What is $i?\"}, {\"role\": \"assistant\", \"content\": \"It is $i.\"}]}"
     done >chat.jsonl
