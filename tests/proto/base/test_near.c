@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* tests/fixtures/topology/two_sockets.xml, whose comment says what is where. */
+/* tests/fixtures/topology/two_sockets.xml has two sockets. Device 0000:3b:00.0 is at the first and 3c at the second, whose
+ * node 2 is a GPU's own memory; of 3d nothing is told but that it is there. The file has no comment: hwloc reads those by a
+ * plugin alone, which is a package of its own. */
 static const struct {
     const char *bus, *nodes; /* "": none */
 } cases[] = {
