@@ -163,8 +163,7 @@ TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
     for (uint64_t done = 0; done < N_STEPS;) {
         struct script script = {.stop_after = done + 1, .level = 1};
         const int rc = train(&o, &script);
-        ck_assert_uint_gt(script.done, done);
-        ck_assert_uint_le(script.done, done + 2); /* the next may have been open already */
+        ck_assert_uint_gt(script.done, done); /* how many more are done by then is a matter of speed */
         done = script.done;
         check_error(rc, -EINTR, print("after %" PRIu64 " steps; saved in pieces/step-%" PRIu64, done, done),
                     "; resume with: eps train --resume pieces");
@@ -311,11 +310,18 @@ TEST(texts_of_a_checkpoint_may_be_edited_and_the_run_goes_on_with_them)
     expect("eps train --resume edited/step-3 --out off", 1, "tokenizer_config.json is missing");
 }
 
-/* Each is due as soon as the one before is over and has taken a tenth of the time. */
+static void rest(uint64_t step)
+{
+    (void)step;
+    usleep(20000);
+}
+
+/* The first is due once the run has lasted so long that a disk that writes a byte a nanosecond would take 3 % of it: 6 ms of
+ * this model, and so within 29 steps that rest. */
 TEST(interim_checkpoints_change_neither_the_run_nor_the_files_that_it_leaves)
 {
     struct eps_train_options o = begin("plain");
-    struct script script = {.stop_after = UINT64_MAX};
+    struct script script = {.stop_after = UINT64_MAX, .act = rest};
 
     o.steps = o.save_every = 30, o.keep = 2, o.save_minutes = 0;
     must_train(&o);
@@ -324,7 +330,7 @@ TEST(interim_checkpoints_change_neither_the_run_nor_the_files_that_it_leaves)
     ck_assert_str_eq(print("%s", outputs_names("plain")), outputs_names("interim"));
     same_state("plain/latest", "interim/latest");
     outputs_check_same_metrics("plain", "interim", 30);
-    ck_assert(script.saved_first == 1);
+    ck_assert_uint_lt(script.saved_first, 30);
 }
 
 /* Killed before the first checkpoint by step. */
