@@ -337,6 +337,16 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
     return 0;
 }
 
+/* True if the family ignores this key, which is then noted. */
+static bool model_config_ignores(struct model_config *out, const struct family_key *key, const json_t *value)
+{
+    if (!family_lists(out->family->ignored, key->name))
+        return false;
+    if (value && !json_is_true(value) && !json_is_null(value))
+        out->ignored = key->name;
+    return true;
+}
+
 /* Reads what config.json has of the family's keys. Keys may be missing: defaults are set already. */
 static int read_keys(struct model_config *out, const json_t *object, bool is_guest, struct error *err)
 {
@@ -345,6 +355,8 @@ static int read_keys(struct model_config *out, const json_t *object, bool is_gue
 
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
         const json_t *found = model_config_find_value(object, key->name);
+        if (model_config_ignores(out, key, found))
+            continue;
         if (found)
             rc = config_read_key(out, key, found, err);
         else if (key->required && !(is_guest && model_is_of_frame(key->offset)))
