@@ -141,14 +141,14 @@ static void models_on_family(void *user, const struct eps_family *family)
         models_print_line(family);
 }
 
-/* Of two letters in common nothing follows. */
+/* Of three letters in common nothing follows. */
 static int models_refuse(const struct models *m, const struct command *command)
 {
     char said[300];
 
     snprintf(said, sizeof said, "no family is called %.80s: %s%s%seps models lists those that there are", m->name,
-             m->n_common > 2 ? "the nearest name is " : "", m->n_common > 2 ? m->nearest : "",
-             m->n_common > 2 ? "; " : "");
+             m->n_common > 3 ? "the nearest name is " : "", m->n_common > 3 ? m->nearest : "",
+             m->n_common > 3 ? "; " : "");
     return arguments_fail(command, -EDOM, said);
 }
 

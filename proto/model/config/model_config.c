@@ -249,6 +249,25 @@ static const struct family *find_architecture(const json_t *config)
     return NULL;
 }
 
+/* The family whose name begins most like this one: of a derived family, as qwen3_moe, the plain one. NULL: none does by
+ * four letters, and they would say nothing. */
+static const char *find_nearest(const json_t *type)
+{
+    enum { LEAST = 4 };
+    const char *name = json_string_value(type), *found = NULL;
+    size_t most = LEAST - 1;
+
+    for (const struct family *const *family = model_families; name && *family; family++) {
+        const char *other = (*family)->model_type;
+        size_t n = 0;
+        while (name[n] && name[n] == other[n])
+            n++;
+        if (n > most)
+            most = n, found = other;
+    }
+    return found;
+}
+
 static int refuse_type(const json_t *config, struct error *err)
 {
     const json_t *type = json_object_get(config, "model_type");
@@ -256,9 +275,12 @@ static int refuse_type(const json_t *config, struct error *err)
 
     if (!type)
         return error_set(err, -EINVAL, "model_type is missing: eps models lists those that are trained");
-    if (!meant)
-        return model_config_refuse(err, "model_type", type, "it must be one that eps models lists");
+    const char *nearest = find_nearest(type);
     char remedy[240];
+    snprintf(remedy, sizeof remedy, "it must be one that eps models lists%s%s", nearest ? "; the nearest name is " : "",
+             nearest ? nearest : "");
+    if (!meant)
+        return model_config_refuse(err, "model_type", type, remedy);
     snprintf(remedy, sizeof remedy,
              "eps models does not list it, but its architecture %s is that of \"%s\": write that, if it is one",
              json_string_value(json_array_get(json_object_get(config, "architectures"), 0)), meant->model_type);
