@@ -128,16 +128,30 @@ struct eps_plan {
 int eps_plan_data(struct eps_train_options *options, struct eps_error *error);
 /* Returns 0 whether the plan fits or not. options.model may also be the name of a published model (eps_published). */
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
-/* A family of models that eps trains. All is static. */
+/* Which kernels compute a family's attention on a GPU: in bf16, forward and backward, without cuDNN. */
+enum eps_attention_path {
+    EPS_PATH_NONE,   /* it has none */
+    EPS_PATH_TENSOR, /* those for tensor cores, in all blocks */
+    EPS_PATH_PLAIN,  /* others, which are slower */
+    EPS_PATH_BOTH    /* by block, or by pass */
+};
+enum { EPS_FAMILY_MAPS = 32 };
+/* A family of models that eps trains, on CPUs and on CUDA GPUs alike. Texts are static, but for `maps`. */
 struct eps_family {
     const char *model_type;   /* in config.json */
     const char *architecture; /* the class in transformers, or, of eps's own, the name in config.json */
     const char *classifier;   /* that of its classifier; NULL: it has none */
     unsigned teaches;         /* set of enum eps_tasks: what its rows may teach */
     bool is_own;              /* transformers does not read it */
+    /* Of a model of the family's default config; one with other widths of heads or with dropout may take others. */
+    enum eps_attention_path attention;
+    const char *const *maps; /* of its blocks, that adapters may be beside: the last parts of their names, as --lora
+                              * targets takes them. Valid during the callback; NULL ends them */
+    const char *const *off;  /* keys of config.json that must be null or false. An asterisk at the end stands for any
+                             * ending; NULL ends them; NULL: there are none */
 };
-/* Tells of each, by name. */
-void eps_models(void (*on_family)(void *user, const struct eps_family *family), void *user);
+/* Tells of each, by name. -ENOMEM. */
+int eps_models(void (*on_family)(void *user, const struct eps_family *family), void *user, struct eps_error *error);
 /* The smallest sufficient device_mem. */
 int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
 /* The largest number of layers like the model's, and of rows in a minibatch, that fits both memories. -ENOSPC: none. */

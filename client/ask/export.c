@@ -74,8 +74,8 @@ static int export_open_model(struct client_model *model, const struct export *e,
     if (model->n_weights == 0)
         return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them", path);
     rc = client_model_check(model, NULL, NULL, err);
-    if (rc == 0 && *model->edited)
-        client_tell(e->options->on_note, e->options->user, model->edited);
+    if (rc == 0)
+        client_model_tell(model, e->options->on_note, e->options->user);
     if (rc == 0 && (rc = client_model_match(model, err)) != 0)
         error_prefix(err, path);
     return rc;
@@ -353,6 +353,8 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
         rc = check_form(&e, err);
     if (rc == 0 && !options->text_only && !writes_adapter(&e))
         rc = client_passed_open(&e.passed, e.models, options->base_model, err);
+    if (rc == 0 && e.passed.record)
+        rc = client_passed_files(&e.passed, NULL, NULL, err);
     if (rc == 0) {
         e.type = type_to_write(&e);
         adapter = writes_adapter(&e);

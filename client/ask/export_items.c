@@ -19,16 +19,23 @@ static unsigned items_element_bytes(const struct client_export_form *form)
     return form->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-static int items_add(struct export_items *items, const struct export_item *item, const char *name, struct error *err)
+/* The name is the first n characters of this one. */
+static int items_add_cut(struct export_items *items, const struct export_item *item, const char *name, size_t n,
+                         struct error *err)
 {
     struct export_item *const to = &items->at[items->n];
 
     *to = *item;
-    to->name = strdup(name);
+    to->name = strndup(name, n);
     if (!to->name)
         return error_memory(err);
     items->n++;
     return 0;
+}
+
+static int items_add(struct export_items *items, const struct export_item *item, const char *name, struct error *err)
+{
+    return items_add_cut(items, item, name, strlen(name), err);
 }
 
 /* An adapter alone has what its base has not; merged, there is no tensor of an adapter any more. */
@@ -98,18 +105,15 @@ static int add_passed(struct export_items *items, const struct safetensors_entry
 {
     static const char blocks[] = "_blocks";
     struct export_item item = {.tensor = EXPORT_PASSED, .passed = entry};
-    char name[256];
+    size_t n = strlen(entry->name);
 
-    snprintf(name, sizeof name, "%s", entry->name);
-    if (!entry->coded && strlen(entry->name) >= sizeof name)
-        return error_set(err, -EINVAL, "%.100s...: its name is too long", entry->name);
-    if (entry->coded && text_ends_with(name, blocks))
-        name[strlen(name) - strlen(blocks)] = 0;
+    if (entry->coded && text_ends_with(entry->name, blocks))
+        n -= strlen(blocks);
     item.bytes = entry->coded ? entry->n * items_element_bytes(form) : safetensors_entry_bytes(entry);
     item.element_bytes = entry->coded   ? items_element_bytes(form)
                          : entry->n > 0 ? (unsigned)(item.bytes / entry->n)
                                         : 1;
-    return items_add(items, &item, name, err);
+    return items_add_cut(items, &item, entry->name, n, err);
 }
 
 static int check_names(const struct export_items *items, struct error *err)

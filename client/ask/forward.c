@@ -54,8 +54,8 @@ static int forward_open_model(struct client_forward *f, struct error *err)
                          path);
     if (!rc)
         rc = client_model_check(&f->model, forward_on_checked, &f->options, err);
-    if (!rc && *f->model.edited)
-        client_tell(f->options.on_note, f->options.user, f->model.edited);
+    if (!rc)
+        client_model_tell(&f->model, f->options.on_note, f->options.user);
     return rc;
 }
 

@@ -484,10 +484,14 @@ static json_t *make_peft(const struct client_model *model, const struct lora *lo
 /* What the resolver refuses is the option here, and no file. */
 static int adapter_add(struct client_model *model, const struct lora *lora, struct error *err)
 {
+    int rc = client_file_check_name(model->directory, err);
+
+    if (rc)
+        return rc;
     json_t *peft = make_peft(model, lora, err), *key = NULL;
     const char *within = client_adapter_within(model);
     bool in_out;
-    int rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, within, peft, true, err) : error_memory(err);
+    rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, within, peft, true, err) : error_memory(err);
 
     if (rc == -EINVAL) {
         error_prefix(err, "--lora");

@@ -283,7 +283,7 @@ static size_t print_tensor(char *text, size_t size, const struct safetensors_ent
 static int adapter_resolve_add_tensor(uint64_t *sum, const struct safetensors_entry *entry, bool whole,
                                       struct error *err)
 {
-    const bool is_real = entry->type <= SAFETENSORS_BF16, is_read = is_real || strcmp(entry->dtype, "F8_E4M3") == 0;
+    const bool is_real = safetensors_is_real(entry), is_read = is_real || strcmp(entry->dtype, "F8_E4M3") == 0;
     const uint64_t bytes = safetensors_entry_bytes(entry), most = is_real ? entry->n : bytes;
     const uint64_t n = most < SAMPLE ? most : SAMPLE;
     float values[SAMPLE] = {0};

@@ -3,6 +3,8 @@
  * its size at the beginning. */
 #include "client/model/file.h"
 
+#include "client/text/utf8.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -64,6 +66,18 @@ int client_file_join(char out[PATH_MAX], const char *directory, const char *name
     if (snprintf(out, PATH_MAX, "%s/%s", directory, name) < PATH_MAX)
         return 0;
     return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
+}
+
+int client_file_check_name(const char *path, struct error *err)
+{
+    char *const real = realpath(path, NULL);
+    const char *const name = real ? real : path;
+    const bool is_text = client_utf8_whole((const uint8_t *)name, strlen(name)) == strlen(name);
+
+    if (!is_text)
+        error_set(err, -EINVAL, "%s: its name is not UTF-8, so a checkpoint cannot hold it: rename it", path);
+    free(real);
+    return is_text ? 0 : -EINVAL;
 }
 
 bool client_file_is_in(const char *directory, const char *name)

@@ -19,6 +19,10 @@ int client_file_read(char **out, size_t *n, int fd, const char *path, struct err
 /* "directory/name". -ENAMETOOLONG. */
 int client_file_join(char out[PATH_MAX], const char *directory, const char *name, struct error *err);
 
+/* -EINVAL, with a sentence, if the path, made absolute where it exists, is not UTF-8: no JSON file can name it, and a
+ * run's checkpoints name its model and its data. */
+int client_file_check_name(const char *path, struct error *err);
+
 bool client_file_is_in(const char *directory, const char *name);
 
 #endif

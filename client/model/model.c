@@ -3,6 +3,7 @@
  * weights, as it bounds how long a header of theirs may be (client/model/shards.c). */
 #include "client/model/model.h"
 
+#include "client/member.h"
 #include "client/model/adapter.h"
 #include "client/model/file.h"
 #include "client/model/passed.h"
@@ -526,6 +527,21 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
     if (rc && rc != -EINTR)
         error_prefix(err, model->directory);
     return rc == -EINVAL ? name_others(model, rc, err) : rc;
+}
+
+void client_model_tell(const struct client_model *model, void (*on_note)(void *user, const char *sentence), void *user)
+{
+    struct error sentence;
+
+    if (*model->edited)
+        client_tell(on_note, user, model->edited);
+    if (!model->config.ignored)
+        return;
+    error_set(&sentence, 0,
+              "%s: %s in its config.json has no effect: transformers does not read it there, and computes "
+              "as if it were true",
+              model->name, model->config.ignored);
+    client_tell(on_note, user, sentence.text);
 }
 
 /* The base of an open model that has an adapter: the named one, or as its side files name it. */

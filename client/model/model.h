@@ -40,6 +40,10 @@ struct client_model {
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
+/* Tells what a user must know of an open model: texts that were edited (client_model_check comes before), and a key of
+ * its config.json that is ignored. on_note may be NULL. */
+void client_model_tell(const struct client_model *model, void (*on_note)(void *user, const char *sentence), void *user);
+
 /* Which model. */
 struct client_model_name {
     const char *path;

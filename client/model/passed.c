@@ -45,7 +45,7 @@ static int add_part(json_t *parts, const char *part)
     return json_array_append_new(parts, json_string(json_array_size(parts) == MOST_PARTS ? "..." : part));
 }
 
-/* NULL: no memory, or a name that is not UTF-8. */
+/* NULL: no memory. Names of tensors are UTF-8: they come from a file's JSON. */
 static json_t *passed_count(const struct weights *weights, const struct model *model)
 {
     json_t *parts = json_array();
@@ -89,6 +89,8 @@ int client_passed_note(json_t **out, const struct client_model *model, const str
         json_decref(record);
         return 0;
     }
+    if (!rc)
+        rc = client_file_check_name(model->directory, err);
     if (!rc)
         rc = passed_fingerprint(digits, model, err);
     if (!rc && (json_object_set_new(record, "directory", json_string(model->directory)) ||
@@ -299,7 +301,7 @@ int client_passed_files(const struct client_passed *passed,
         if (!passed_has(passed, names[i]))
             continue;
         rc = passed_read(&text, &n, passed, names[i], err);
-        if (!rc)
+        if (!rc && on_file)
             rc = on_file(data, names[i], text, n, err);
         free(text);
     }

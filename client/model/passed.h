@@ -17,7 +17,7 @@
 #define CLIENT_PASSED_KEY "passed" /* of the record */
 
 /* The record of a model that is no checkpoint, from its open weights and what they were opened for; owned. NULL: its
- * directory has no more than the model. -ENOMEM, -EIO, -errno. */
+ * directory has no more than the model. -EINVAL: the directory's name is not UTF-8; -ENOMEM, -EIO, -errno. */
 int client_passed_note(json_t **out, const struct client_model *model, const struct weights *weights,
                        const struct model *description, struct error *err);
 
@@ -51,7 +51,8 @@ const char *client_passed_name(char out[CLIENT_PASSED_NAME_BYTES], const struct 
 int client_passed_config(char **out, const struct client_passed *passed, const struct client_model *model,
                          enum safetensors_type type, struct error *err);
 
-/* Calls on_file for each file of a processor that the source has, until it fails. -EFBIG, -errno. */
+/* Calls on_file for each file of a processor that the source has, until it fails; NULL: reads them only, which tells
+ * whether they can be, before weights are written. -EFBIG, -errno. */
 int client_passed_files(const struct client_passed *passed,
                         int (*on_file)(void *data, const char *name, const char *text, size_t n, struct error *err),
                         void *data, struct error *err);

@@ -7,6 +7,7 @@
 #include "client/run/train_state.h"
 
 #include "client/member.h"
+#include "client/model/file.h"
 #include "client/model/preset.h"
 #include "client/options/options.h"
 #include "client/record/change.h"
@@ -102,6 +103,21 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
     return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
 }
 
+/* Why there is no record: a file's name that JSON cannot hold, or memory. */
+static int side_refuse(const struct client_run *run, struct error *err)
+{
+    int rc = client_file_check_name(run->options.model, err);
+
+    for (size_t i = 0; !rc && i < run->data.n_files; i++) {
+        char *const name = client_data_name(&run->data.files[i]);
+        rc = name ? client_file_check_name(name, err) : error_memory(err);
+        free(name);
+    }
+    if (!rc && run->options.eval_data)
+        rc = client_file_check_name(run->options.eval_data, err);
+    return rc ? rc : error_memory(err);
+}
+
 /* Creates the side file, which every checkpoint repeats. The daemon fills in the chosen microbatch. */
 static int make_side(struct client_train *t, struct error *err)
 {
@@ -112,9 +128,7 @@ static int make_side(struct client_train *t, struct error *err)
 
     if (rc)
         return rc;
-    rc = options ? training_text_seal(&t->side_fd, options, t->run.model.side, room, err)
-                 : error_set(err, -ENOMEM, "out of memory, or the name of a file is not UTF-8");
-
+    rc = options ? training_text_seal(&t->side_fd, options, t->run.model.side, room, err) : side_refuse(&t->run, err);
     json_decref(options);
     return rc;
 }
@@ -393,8 +407,7 @@ static int train_open_run(struct client_train *t, const struct client_restart *r
         client_train_note(t, t->run.resume.note.text);
     if (t->run.resume.edited.text[0])
         client_train_note(t, t->run.resume.edited.text);
-    if (*t->run.model.edited)
-        client_train_note(t, t->run.model.edited);
+    client_model_tell(&t->run.model, t->steps.events->on_note, t->steps.user);
     return rc;
 }
 

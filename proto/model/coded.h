@@ -42,8 +42,8 @@ struct coded {
 
 /* Finds coded tensors in the open files of a model: gives each its true shape and values' type, and marks companions as
  * taken. quantized: what the model's config says, borrowed. Memory is what the files' headers have to spare. -EINVAL
- * with a sentence: a companion is missing, misshapen or of another type; -ENOMEM, -EIO. Where the config says nothing of
- * fp8, tensors of that type stay as they are: they may be outside of the model. */
+ * with a sentence: a companion is missing, misshapen or of another type; -ENOMEM, -EIO. Tensors of type fp8 stay as they
+ * are where the config says nothing of it, or where they have no scales: they may be outside of the model. */
 int coded_find(struct safetensors *files, unsigned n_files, const struct quantized *quantized, struct error *err);
 
 /* The form that codes the same values again without a change (proto/base/form.h); of MXFP4 bf16, which holds them all.

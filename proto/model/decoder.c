@@ -14,6 +14,9 @@
 const char *const decoder_scalings[] = {"default", "linear", "llama3", "yarn", "longrope", "dynamic", NULL};
 const char *const decoder_kinds[] = {"full_attention", "sliding_attention", NULL};
 
+const char *const decoder_ignored[] = {"rope_parameters.full_attention.truncate",
+                                       "rope_parameters.sliding_attention.truncate", "rope_scaling.truncate", NULL};
+
 static void decoder_complete_rope(struct decoder_rope *rope, uint32_t n_positions)
 {
     if (rope->n_trained == 0)

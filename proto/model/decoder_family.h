@@ -209,6 +209,9 @@ void decoder_complete_window(struct model_config *config);
 /* Dropout of the embedding's sum: struct family. */
 struct program_dropout decoder_embedding_dropout(const struct model_config *config);
 
+/* Of families whose rotary positions differ by kind of block: transformers looks for truncate beside the kinds. */
+extern const char *const decoder_ignored[];
+
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
 extern const char *const decoder_kinds[];    /* of blocks: full_attention, sliding_attention */
 

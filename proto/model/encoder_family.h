@@ -81,8 +81,13 @@ void encoder_complete(struct model_config *config, uint32_t row);
 extern const char *const encoder_positions[];
 
 /* Members of struct family: defaults of transformers. */
-#define ENCODER_DEFAULTS(name)                                                                                         \
+#define ENCODER_DEFAULTS(name, n_tokens)                                                                               \
     .defaults = {.family = &name,                                                                                      \
+                 .width = 768,                                                                                         \
+                 .n_layers = 12,                                                                                       \
+                 .n_heads = 12,                                                                                        \
+                 .inner_width = 3072,                                                                                  \
+                 .vocabulary = n_tokens,                                                                               \
                  .activation = MODEL_GELU,                                                                             \
                  .tied = true,                                                                                         \
                  .norm_epsilon = 1e-12f,                                                                               \
@@ -107,9 +112,9 @@ extern const struct family_layer roberta_layers[], roberta_classifier_layers[];
 extern const char *const roberta_other_heads[];
 
 /* Members of struct family that all of them share. */
-#define ROBERTA_PARTS(name)                                                                                            \
-    .keys = roberta_keys, ENCODER_DEFAULTS(name), .end_token = 2, .padding = 1, .complete = roberta_complete,          \
-    .check = encoder_check_tied, .prefix = "roberta.", .layers = roberta_layers, .logits = "lm_head.decoder",          \
-    ENCODER_PARTS
+#define ROBERTA_PARTS(name, n_tokens)                                                                                  \
+    .keys = roberta_keys, ENCODER_DEFAULTS(name, n_tokens), .end_token = 2, .padding = 1,                              \
+    .complete = roberta_complete, .check = encoder_check_tied, .prefix = "roberta.", .layers = roberta_layers,         \
+    .logits = "lm_head.decoder", ENCODER_PARTS
 
 #endif

@@ -139,6 +139,9 @@ struct family {
     /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at
      * the end of a name stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
+    /* Of `keys`, those that transformers reads elsewhere alone: here they have no effect either, and the user is told
+     * (model_config.ignored) unless they are true or null, as they then say what holds anyway. */
+    const char *const *ignored;
     struct model_config defaults; /* own: zeroed */
     const void *own_defaults;     /* (own_bytes) those of `own`; NULL: all are 0 */
     size_t own_bytes;

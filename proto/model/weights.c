@@ -68,12 +68,21 @@ bool weights_has_shape(const struct safetensors_entry *entry, const struct model
     return true;
 }
 
-static bool weights_is_real(const struct safetensors_entry *entry)
+/* Without quantization_config no scales are looked for; with it they were, and there are none. */
+static void weights_note_type(struct tally *tally, const struct safetensors_entry *entry, const struct model *model)
 {
-    return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
+    if (strcmp(entry->dtype, "F8_E4M3") != 0)
+        weights_note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
+    else if (model->config.quantized.fp8)
+        weights_note(tally, MISSING, "%.64s_scale_inv is missing", entry->name);
+    else
+        weights_note(tally, MISTYPED,
+                     "%.64s is of type F8_E4M3, and config.json has no quantization_config with quant_method fp8",
+                     entry->name);
 }
 
-static void check_entry(struct tally *tally, const struct safetensors_entry *entry, const struct model_tensor *tensor)
+static void check_entry(struct tally *tally, const struct safetensors_entry *entry, const struct model *model,
+                        const struct model_tensor *tensor)
 {
     char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
     uint64_t shape[4];
@@ -82,11 +91,8 @@ static void check_entry(struct tally *tally, const struct safetensors_entry *ent
     if (!weights_has_shape(entry, tensor))
         weights_note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
                      weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
-    else if (!weights_is_real(entry))
-        weights_note(tally, MISTYPED, "%.64s is of type %s, %s", entry->name, entry->dtype,
-                     strcmp(entry->dtype, "F8_E4M3") == 0
-                         ? "and config.json has no quantization_config with quant_method fp8"
-                         : "not F32, F16 or BF16");
+    else if (!safetensors_is_real(entry))
+        weights_note_type(tally, entry, model);
 }
 
 /* A name in the files, and what has been found of it. */
@@ -268,7 +274,7 @@ static void take_copies(struct weights *out, const struct model *model, struct s
     }
     for (unsigned i = 0; i < WEIGHTS_COPIES; i++)
         if (out->copies[i])
-            check_entry(tally, out->copies[i], &model->tensors[model->embedding.tables[0].tensor]);
+            check_entry(tally, out->copies[i], model, &model->tensors[model->embedding.tables[0].tensor]);
 }
 
 /* The bias of a head's logits may be in the files under the head's name, too, or under that alone: transformers
@@ -363,7 +369,7 @@ static void weights_match(struct weights *out, const struct model *model, struct
             weights_note(tally, MISTYPED, "%.64s is quantised and transposed, not F32, F16 or BF16",
                          out->entries[t]->name);
         else if (out->entries[t])
-            check_entry(tally, out->entries[t], &model->tensors[t]);
+            check_entry(tally, out->entries[t], model, &model->tensors[t]);
         else if (model->tensors[t].adapts ? !drawn.adapters || has_adapters(out, model) : t < drawn.first)
             weights_note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
     }
@@ -438,7 +444,7 @@ static int weights_check_constants(const struct weights *weights, const struct m
             float value, want;
             if (entry->taken || !model_is_constant(&want, model, unwrapped(weights, entry->name)))
                 continue;
-            if (entry->n != 1 || !weights_is_real(entry)) {
+            if (entry->n != 1 || !safetensors_is_real(entry)) {
                 rc = error_set(err, -EINVAL, "%.64s is not one number in F32, F16 or BF16", entry->name);
                 continue;
             }

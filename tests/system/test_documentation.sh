@@ -132,6 +132,7 @@ mkdir -p "$run/eps/lab" && touch "$run/eps/lab/listener"
 for line in "status" "train --connect" "eval --model x --connect" "drain 3"; do
     grep -qx lab <<<"$(XDG_RUNTIME_DIR=$run offered eps $line)" || wrong "bash: no daemons for $line"
 done
+grep -qx gpt_neox <<<"$(offered eps models)" || wrong "bash: no families for models"
 for shell in zsh fish; do
     command -v $shell >/dev/null || continue
     same "eps in $shell" "$commands" --help "$(offered_by $shell eps "")" "$shell's completion"
@@ -145,6 +146,7 @@ for shell in zsh fish; do
     grep -q '^README.md' <<<"$(offered_by $shell eps train --data LICENCE "R")" || wrong "$shell: no files for --data"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --deterministic "--s")" || wrong "$shell: nothing after a flag"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --precision bf16 "--s")" || wrong "$shell: nothing after a value"
+    grep -qx gpt_neox <<<"$(offered_by $shell eps models "")" || wrong "$shell: no families for models"
     for line in "status" "train --connect"; do
         grep -qx lab <<<"$(XDG_RUNTIME_DIR=$run offered_by $shell eps $line "")" || wrong "$shell: no daemons for $line"
     done

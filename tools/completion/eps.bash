@@ -78,6 +78,10 @@ _eps() {
         _eps_words "$(_eps_daemons)" "$word"
         return
         ;;
+    *$'\n  MODEL_TYPE '*)
+        _eps_words "$("${COMP_WORDS[0]/#\~/$HOME}" models 2>/dev/null | sed '1d; s/ .*//')" "$word"
+        return
+        ;;
     *$'\n  FILE... '*)
         _eps_files -f "$word"
         return

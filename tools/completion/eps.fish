@@ -32,6 +32,7 @@ function __eps_choices
     switch "$value"
         case '' # an option, or what needs none
             string match -rq '^  ADDRESS' -- $help; and __eps_daemons
+            string match -rq '^  MODEL_TYPE' -- $help; and $words[1] models 2>/dev/null | string replace -r ' .*' '' | tail -n +2
             string match -rq '^  FILE\.\.\.' -- $help; and __fish_complete_path (commandline -ct)
             string match -rq '^  (RUN|DIR)' -- $help; and __fish_complete_directories (commandline -ct) ''
             string replace -rf '^  (--[^ ]+)(?: [^ ]+)?(?: +(.*))?$' '$1\t$2' -- $help

@@ -249,6 +249,25 @@ static const struct family *find_architecture(const json_t *config)
     return NULL;
 }
 
+/* The family whose name begins most like this one: of a derived family, as qwen3_moe, the plain one. NULL: none does by
+ * four letters, and they would say nothing. */
+static const char *find_nearest(const json_t *type)
+{
+    enum { LEAST = 4 };
+    const char *name = json_string_value(type), *found = NULL;
+    size_t most = LEAST - 1;
+
+    for (const struct family *const *family = model_families; name && *family; family++) {
+        const char *other = (*family)->model_type;
+        size_t n = 0;
+        while (name[n] && name[n] == other[n])
+            n++;
+        if (n > most)
+            most = n, found = other;
+    }
+    return found;
+}
+
 static int refuse_type(const json_t *config, struct error *err)
 {
     const json_t *type = json_object_get(config, "model_type");
@@ -256,9 +275,12 @@ static int refuse_type(const json_t *config, struct error *err)
 
     if (!type)
         return error_set(err, -EINVAL, "model_type is missing: eps models lists those that are trained");
-    if (!meant)
-        return model_config_refuse(err, "model_type", type, "it must be one that eps models lists");
+    const char *nearest = find_nearest(type);
     char remedy[240];
+    snprintf(remedy, sizeof remedy, "it must be one that eps models lists%s%s", nearest ? "; the nearest name is " : "",
+             nearest ? nearest : "");
+    if (!meant)
+        return model_config_refuse(err, "model_type", type, remedy);
     snprintf(remedy, sizeof remedy,
              "eps models does not list it, but its architecture %s is that of \"%s\": write that, if it is one",
              json_string_value(json_array_get(json_object_get(config, "architectures"), 0)), meant->model_type);
@@ -337,6 +359,16 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
     return 0;
 }
 
+/* True if the family ignores this key, which is then noted. */
+static bool model_config_ignores(struct model_config *out, const struct family_key *key, const json_t *value)
+{
+    if (!family_lists(out->family->ignored, key->name))
+        return false;
+    if (value && !json_is_true(value) && !json_is_null(value))
+        out->ignored = key->name;
+    return true;
+}
+
 /* Reads what config.json has of the family's keys. Keys may be missing: defaults are set already. */
 static int read_keys(struct model_config *out, const json_t *object, bool is_guest, struct error *err)
 {
@@ -345,6 +377,8 @@ static int read_keys(struct model_config *out, const json_t *object, bool is_gue
 
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
         const json_t *found = model_config_find_value(object, key->name);
+        if (model_config_ignores(out, key, found))
+            continue;
         if (found)
             rc = config_read_key(out, key, found, err);
         else if (key->required && !(is_guest && model_is_of_frame(key->offset)))

@@ -42,6 +42,8 @@ struct model_config {
     struct model_guests guests; /* blocks whose programs another config writes */
     struct quantized quantized; /* how the files of its weights, or of its base's, have them */
     struct model_own own;       /* the family's own numbers: only its own file reads them */
+    const char *ignored;        /* a key of the file that its family ignores and that was to change something; static,
+                                 * NULL: none */
 };
 
 /* Rows of the head's table: labels, or the vocabulary. */

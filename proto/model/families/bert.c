@@ -50,7 +50,7 @@ const struct family family_bert = {
     .architectures = architectures,
     .classifier = &classifier,
     .keys = keys,
-    ENCODER_DEFAULTS(family_bert),
+    ENCODER_DEFAULTS(family_bert, 30522),
     .end_token = FAMILY_NO_TOKEN,
     .padding = 0,
     .complete = bert_complete,

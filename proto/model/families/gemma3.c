@@ -35,7 +35,6 @@ static void gemma3_complete(struct model_config *c)
 
     decoder_slide(c, 0, d->pattern);
     d->output_bias = d->qkv_bias;
-    d->rope.unrounded = d->sliding_rope.unrounded = false; /* transformers does not read truncate by kind of block */
     decoder_complete(c);
 }
 
@@ -59,6 +58,7 @@ const struct family family_gemma3 = {
     .architectures = architectures,
     .keys = keys,
     .harmless = harmless,
+    .ignored = decoder_ignored,
     .unsupported = unsupported,
     .defaults = {.family = &family_gemma3,
                  .width = 2304,

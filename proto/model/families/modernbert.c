@@ -191,6 +191,7 @@ const struct family family_modernbert = {
     .classifier = &classifier,
     .keys = keys,
     .harmless = harmless,
+    .ignored = decoder_ignored,
     .unsupported = unsupported,
     .defaults = {.family = &family_modernbert,
                  .width = 768,

@@ -39,7 +39,6 @@ static void olmo3_complete(struct model_config *c)
 
     decoder_slide(c, 0, 4);
     d->output_bias = d->qkv_bias;
-    d->rope.unrounded = d->sliding_rope.unrounded = false; /* transformers does not read truncate by kind of block */
     decoder_complete(c);
 }
 
@@ -48,6 +47,7 @@ const struct family family_olmo3 = {
     .architectures = architectures,
     .keys = keys,
     .harmless = harmless,
+    .ignored = decoder_ignored,
     .defaults = {.family = &family_olmo3,
                  .width = 4096,
                  .n_layers = 32,

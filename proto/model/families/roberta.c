@@ -53,5 +53,5 @@ const struct family family_roberta = {
     .model_type = "roberta",
     .architectures = architectures,
     .classifier = &classifier,
-    ROBERTA_PARTS(family_roberta),
+    ROBERTA_PARTS(family_roberta, 50265),
 };

@@ -13,5 +13,5 @@ const struct family family_xlm_roberta = {
     .model_type = "xlm-roberta",
     .architectures = architectures,
     .classifier = &classifier,
-    ROBERTA_PARTS(family_xlm_roberta),
+    ROBERTA_PARTS(family_xlm_roberta, 30522),
 };

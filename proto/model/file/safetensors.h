@@ -69,6 +69,9 @@ int safetensors_open_within(struct safetensors *out, const struct file *file, st
                             struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 
+/* True of F32, F16 and BF16: numbers that safetensors_read widens to fp32. */
+bool safetensors_is_real(const struct safetensors_entry *entry);
+
 /* Borrowed, or NULL. */
 struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 

@@ -31,14 +31,14 @@ static void safetensors_widen(float *out, const struct safetensors_entry *entry,
         out[i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
 }
 
-static bool is_real(const struct safetensors_entry *entry)
+bool safetensors_is_real(const struct safetensors_entry *entry)
 {
     return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
 }
 
 static unsigned element_bytes(const struct safetensors_entry *entry)
 {
-    assert(is_real(entry));
+    assert(safetensors_is_real(entry));
     return entry->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
@@ -79,7 +79,7 @@ static int halves_read(float *out, const struct safetensors_entry *entry, uint64
 
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
 {
-    assert(is_real(entry) && first <= entry->n && n <= entry->n - first);
+    assert(safetensors_is_real(entry) && first <= entry->n && n <= entry->n - first);
     if (entry->coded)
         return coded_read(out, entry->coded, first, n, err);
     return entry->type == SAFETENSORS_F32

@@ -251,31 +251,37 @@ TEST(a_source_that_is_gone_or_changed_is_refused_with_the_way_out)
     expect("cp -r source linked && ln -sf gone linked/processor_config.json", 0);
     expect_refusal(&(struct refusal){"eps export --model run --base-model linked --out no", 1,
                                      "processor_config.json: No such file or directory", NULL});
+    expect_refusal(&(struct refusal){"eps export --model run --base-model linked --out nowhere/no", 1,
+                                     "processor_config.json: No such file or directory", NULL}); /* nothing was begun */
     expect("chmod -R a-w source && eps export --model run --out unwritable && chmod -R u+w source", 0);
     check_passed("unwritable", false);
 }
 
-/* A patch embedding over three dimensions, in fp8 with one scale: what an export writes of it is decoded. */
+/* A patch embedding over three dimensions, in fp8 with one scale: what an export writes of it is decoded. Codes that
+ * nothing scales are bytes to it. */
 TEST(quantised_tensors_outside_of_the_model_are_decoded)
 {
-    struct opened out;
+    struct opened source, out;
 
     put_source("wrapped_qwen2",
                (const struct beside[]){{"model.visual.five.weight", "F8_E4M3", "[2, 1, 3, 1, 1]", 6},
                                        {"model.visual.five.weight_scale_inv", "F32", "[]", 4},
                                        {"model.visual.eight.weight", "F8_E4M3", "[1, 1, 1, 1, 1, 1, 2, 3]", 6},
                                        {"model.visual.eight.weight_scale_inv", "F32", "[]", 4},
+                                       {"model.visual.bare.weight", "F8_E4M3", "[3, 2]", 6},
                                        {NULL}});
     expect("sed -i '0,/{/s//{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": null},/' "
-           "source/config.json && eps export --model source --dtype bf16 --out back",
-           0, "29 tensors");
-    open_all(&out, "back");
+           "source/config.json && " TRAIN
+           "--model source --steps 1 --out run && eps export --model run --dtype bf16 --out back",
+           0, "30 tensors");
+    open_all(&source, "source"), open_all(&out, "back");
     const struct safetensors_entry *five = find_in(&out, "model.visual.five.weight"),
                                    *eight = find_in(&out, "model.visual.eight.weight");
     ck_assert(five && eight && !find_in(&out, "model.visual.five.weight_scale_inv"));
     ck_assert(five->n_dims == 5 && five->shape[0] == 2 && five->shape[2] == 3 && five->type == SAFETENSORS_BF16);
+    ck_assert(has_same_bytes(find_in(&source, "model.visual.bare.weight"), find_in(&out, "model.visual.bare.weight")));
     ck_assert(eight->n_dims == 8 && eight->shape[7] == 3 && eight->n == 6);
-    close_all(&out);
+    close_all(&source), close_all(&out);
     expect_absent("back/config.json", "quantization_config");
 }
 
@@ -391,6 +397,43 @@ TEST(a_pooler_comes_back_beside_a_model_for_masked_tokens)
     ck_assert(has_same_bytes(safetensors_find(&was.file, "cls.seq_relationship.weight"),
                              safetensors_find(&is.file, "cls.seq_relationship.weight")));
     outputs_close_tensors(&was), outputs_close_tensors(&is);
+}
+
+/* The record of what is passed has the directory's name, an adapter its base's, and every checkpoint those of its data:
+ * all in JSON. The note about a key that is ignored is here, too, as it is of a model that is opened. */
+TEST(a_name_that_no_json_can_hold_is_refused_by_a_true_sentence)
+{
+    put_source("wrapped_qwen2", drafts);
+    expect("mv source \"$(printf 'so\\377rce')\" && cp -r " FIXTURES "qwen3 \"$(printf 'pl\\377in')\" && "
+           "cp tokens.bin \"$(printf 'to\\377kens.bin')\"",
+           0);
+    expect_sentence(TRAIN "--model \"$(printf 'so\\377rce')\" --steps 1 --out run", 1,
+                    "its name is not UTF-8, so a checkpoint cannot hold it: rename it");
+    expect_sentence(TRAIN "--model \"$(printf 'pl\\377in')\" --steps 1 --out run", 1, "its name is not UTF-8");
+    expect_sentence(TRAIN "--model \"$(printf 'pl\\377in')\" --lora rank=2 --steps 1 --out run", 1,
+                    "its name is not UTF-8");
+    expect_sentence(
+        "eps train --data \"$(printf 'to\\377kens.bin')\" --batch 1 --seq 8 --device cpu --device-mem 64MiB "
+        "--lr 0.01 --model " FIXTURES "qwen3 --steps 1 --out run",
+        1, "kens.bin: its name is not UTF-8");
+}
+
+TEST(a_key_that_is_ignored_is_told_of)
+{
+    static const char told[] = "ignored: rope_parameters.full_attention.truncate in its config.json has no effect";
+
+    put_source("olmo3", (const struct beside[]){{NULL}});
+    expect("rm source/b.safetensors && mv source ignored && sed -i 's/\"rope_type\": \"linear\"/\"rope_type\": "
+           "\"yarn\", \"original_max_position_embeddings\": 8, \"truncate\": false/' ignored/config.json",
+           0);
+    expect(TRAIN "--model ignored --steps 1 --out run 2>&1", 0, told);
+    expect("eps eval --device cpu --data tokens.bin --seq 8 --model ignored 2>&1", 0, told);
+    expect("eps export --model ignored --out whole 2>&1", 0, told);
+    expect("sed -i 's/, \"truncate\": false//' ignored/config.json && mv ignored plain && " TRAIN
+           "--model plain --steps 1 --out other 2>&1",
+           0);
+    ck_assert_ptr_null(strstr(command_out(), "has no effect"));
+    outputs_check_same("run/latest", "other/latest", "model.safetensors");
 }
 
 /* A model that is no wrapper keeps its config, its names and its draft head. */

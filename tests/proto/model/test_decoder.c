@@ -95,3 +95,37 @@ TEST(long_rows_have_frequencies_of_their_own)
     for (int j = 0; j < PAIRS; j++)
         ck_assert_double_eq_tol(p.numbers[rope.long_frequencies + j], want[j], 1e-15);
 }
+
+/* transformers looks for truncate beside the kinds of block, where no file of these families can have it. */
+#define NESTED                                                                                                         \
+    "'hidden_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 4, 'intermediate_size': 8, 'vocab_size': 50, "  \
+    "'pad_token_id': null, 'max_position_embeddings': 64, 'rope_parameters': {'full_attention': {'rope_theta': 100, "  \
+    "'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'truncate': "
+#define SLIDING "}, 'sliding_attention': {'rope_theta': 100, 'rope_type': 'default'}}}"
+
+static const struct {
+    const char *text, *ignored;
+    bool unrounded;
+} truncates[] = {
+    {"{'model_type': 'olmo3', " NESTED "false" SLIDING, "rope_parameters.full_attention.truncate", false},
+    {"{'model_type': 'gemma3_text', " NESTED "false" SLIDING, "rope_parameters.full_attention.truncate", false},
+    {"{'model_type': 'modernbert', " NESTED "false" SLIDING, "rope_parameters.full_attention.truncate", false},
+    {"{'model_type': 'olmo3', " NESTED "true" SLIDING, NULL, false}, /* as it is computed anyway */
+    {"{'model_type': 'olmo3', " NESTED "null" SLIDING, NULL, false},
+    {MODEL "'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'truncate': false}}", NULL,
+     true},
+};
+
+TEST_EACH(a_truncate_where_transformers_does_not_look_is_ignored_and_noted, COUNT(truncates))
+{
+    struct model_config c;
+    struct error err;
+    const char *json = quoted(truncates[_i].text);
+
+    ck_assert_msg(model_config_parse(&c, json, strlen(json), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(decoder_of(&c)->rope.unrounded, truncates[_i].unrounded);
+    if (truncates[_i].ignored)
+        ck_assert_str_eq(c.ignored, truncates[_i].ignored);
+    else
+        ck_assert_ptr_null(c.ignored);
+}

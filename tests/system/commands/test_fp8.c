@@ -134,6 +134,11 @@ TEST(what_is_no_number_or_not_declared_is_one_sentence)
             overwrite("wrong", wrongs[i].tensor, wrongs[i].bytes, wrongs[i].n);
             expect_sentence(commands[k], 1, NAME " has a value that is not finite");
         }
+    expect("rm -rf wrong && cp -r fp8 wrong && sed -i 's/" NAME "_scale_inv/" NAME "_elacs_vni/' "
+           "wrong/model.safetensors",
+           0);
+    for (int k = 0; k < COUNT(commands); k++)
+        expect_sentence(commands[k], 1, NAME "_scale_inv is missing");
     expect("rm -rf wrong && cp -r fp8 wrong && sed -i 's/\"quant_method\": \"fp8\"/\"quant_method\": \"mxfp4\"/' "
            "wrong/config.json",
            0);

@@ -20,6 +20,17 @@
     "'relative_attention_num_buckets': 8, 'relative_attention_max_distance': 20, 'is_encoder_decoder': true, "         \
     "'decoder_start_token_id': 0, 'eos_token_id': 1}"
 
+/* Two columns of a head's four are divided by these, in rows up to 8 tokens and in longer ones. */
+#define LONGROPE                                                                                                       \
+    "'original_max_position_embeddings': 8, 'rope_parameters': {'rope_type': 'longrope', 'rope_theta': 100.0, "        \
+    "'partial_rotary_factor': 0.67, 'short_factor': [1.0, 1.5], 'long_factor': [2.0, 3.5]}"
+#define DYNAMIC                                                                                                        \
+    "'head_dim': 10, 'rope_parameters': {'rope_type': 'dynamic', 'rope_theta': 100.0, 'factor': 1.0, 'alpha': 3.0}"
+#define DECODER(family, more)                                                                                          \
+    "{'model_type': '" family "', 'vocab_size': 256, 'hidden_size': 24, 'num_hidden_layers': 2, "                      \
+    "'num_attention_heads': 4, 'num_key_value_heads': 2, 'intermediate_size': 28, 'max_position_embeddings': 256, "    \
+    "'pad_token_id': null, 'initializer_range': 0.3, " more "}"
+
 static const struct {
     const char *path, *config;
 } configs[] = {
@@ -38,6 +49,8 @@ static const struct {
                    "'embedding_size': 4, 'stem': 'cifar', 'image_size': 8, 'num_labels': 5}"},
     {"bottleneck.json", "{'model_type': 'torchvision_resnet', 'layer_type': 'bottleneck', 'depths': [1, 2, 1, 1], "
                         "'embedding_size': 4, 'stem': 'imagenet', 'image_size': 35, 'num_labels': 5}"},
+    {"longrope.json", DECODER("phi3", LONGROPE)},
+    {"dynamic.json", DECODER("hunyuan_v1_dense", DYNAMIC)},
 };
 
 enum {
@@ -86,13 +99,19 @@ void features_setup(void)
     processes_config_with("relu.json", 2, 4, 32, 32, "\"activation_function\": \"relu\", \"resid_pdrop\": 0.1");
     /* So large weights that gradients overflow in fp16 at first. */
     processes_config_with("large.json", 2, 4, 32, 32, "\"initializer_range\": 1.0");
-    expect("mkdir bert roberta spans && cp " TESTS_DIR "/fixtures/tokenizers/bert.json bert/tokenizer.json && "
-           "cp " TESTS_DIR "/fixtures/tokenizers/bert.json roberta/tokenizer.json && "
-           "cp " TESTS_DIR
-           "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
-           "chunked experts crossing part_norm pictures; do sed 's/\"vocab_size\": 61/\"vocab_size\": "
-           "256/' " TESTS_DIR "/fixtures/$f/config.json >$f.json; done",
-           0);
+    expect(
+        "mkdir bert roberta spans modernbert electra eurobert && for f in modernbert electra eurobert; do cp " TESTS_DIR
+        "/fixtures/tokenizers/bert.json $f/tokenizer.json && sed 's/\"vocab_size\": 61/\"vocab_size\": 330/' " TESTS_DIR
+        "/fixtures/$f/config.json >$f/config.json; done && cp " TESTS_DIR
+        "/fixtures/tokenizers/bert.json bert/tokenizer.json && "
+        "cp " TESTS_DIR "/fixtures/tokenizers/bert.json roberta/tokenizer.json && "
+        "cp " TESTS_DIR
+        "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
+        "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
+        "apertus opt nanochat phi; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
+        "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
+        "/fixtures/$f/config.json >$f.json; done",
+        0);
     for (int i = 0; i < COUNT(configs); i++)
         processes_put_text(configs[i].path, quoted(configs[i].config));
     processes_text("text.txt", 12000);
@@ -111,8 +130,10 @@ void features_setup(void)
         "printf '%s fox %s\\tfox\\n%s dog\\tdog\\n' \"$a\" \"$a\" \"$a\"; done; } >fox.tsv; "
         "{ printf 'sentence1\\tsentence2\\tscore\\n'; for i in $(seq 40); do "
         "printf 'the %s\\tquick fox\\t%s\\n' $((i % 5)) $((i % 5)); done; } >score.tsv; "
-        "eps train --model untied.json --data text.txt --batch 4 --seq 16 --device cpu --steps 1 --lr 0.01 "
-        "--out begun && eps export --model begun/latest --out base",
+        "for f in untied granite gpt_neox; do eps train --model $f.json --data text.txt --batch 4 --seq 16 --device "
+        "cpu "
+        "--steps 1 --lr 0.01 --out begun-$f && eps export --model begun-$f/latest --out base-$f || exit 1; done; "
+        "mv base-untied base",
         0);
 }
 
@@ -198,6 +219,24 @@ const struct feature features[] = {
     {"llama", "llama3.json", TEXT, "--optimizer adamw"},
     {"qwen3", "qwen3.json", TEXT, "--precision bf16"},
     {"gemma3", "gemma3.json", TEXT, "--freeze 'model.layers.0.*'"},
+    /* Parts of blocks, by the family that has them alone or first. */
+    {"capped-scores", "gemma2.json", PACKED, "--optimizer adamw"},
+    {"longrope", "longrope.json", TEXT, "--precision bf16 --moments bf16"},
+    {"yarn", "ministral3.json", TEXT, "--optimizer adamw"}, /* and queries that grow with the position */
+    {"dynamic-rope", "dynamic.json", TEXT, HALF},           /* norms of heads behind it */
+    {"unrotated", "smollm3.json", PACKED, "--optimizer adamw"},
+    {"normed-after", "olmo3.json", TEXT, HALF}, /* norms of queries and keys over the whole width */
+    {"multipliers", "base-granite", TEXT, "--lora rank=4 --base nf4"},
+    {"side-by-side", "cohere.json", TEXT, "--precision bf16"}, /* neighbours rotated, each head's norm its own */
+    {"by-head", "base-gpt_neox", PACKED, "--lora rank=4,dropout=0.1 --base nf4"}, /* one map: a query, a key, a value */
+    {"alibi", "bloom.json", PACKED, "--optimizer adamw"},
+    {"xielu", "apertus.json", TEXT, "--optimizer adamw --weight-decay 0.1"},
+    {"offset-positions", "opt.json", PACKED, "--precision bf16"},
+    {"bare-norms", "nanochat.json", TEXT, "--optimizer adamw"}, /* rotated backwards */
+    {"norms-by-mean", "phi.json", TEXT, HALF},
+    {"both-sides", "modernbert/config.json", MASKED, "--mask-fraction 0.3"},
+    {"full-rotated", "eurobert/config.json", MASKED, "--precision bf16"},
+    {"embedding-map", "electra/config.json", MASKED, "--optimizer adamw"},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
