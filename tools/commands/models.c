@@ -7,29 +7,16 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static const struct {
-    unsigned task;
-    const char *key, *name;
-} tasks[] = {{EPS_OF_TEXT, "text", "text"},
-             {EPS_OF_CONVERSATIONS, "conversations", "conversations"},
-             {EPS_OF_PREFERENCES, "preferences", "preferences"},
-             {EPS_OF_MASKED, "masked", "masked text"},
-             {EPS_OF_LABELS, "labels", "labelled rows"},
-             {EPS_OF_TARGETS, "targets", "sources with targets"},
-             {EPS_OF_SPANS, "spans", "masked spans"},
-             {EPS_OF_IMAGES, "images", "images with classes"}};
-
-enum { TASKS = sizeof tasks / sizeof *tasks };
-
 static void models_print(void *user, const struct eps_family *family)
 {
+    const struct eps_task_facts *task;
     const char *between = "";
 
     (void)user;
     printf("%-18s %-40s ", family->model_type, family->architecture);
-    for (size_t i = 0; i < TASKS; i++)
-        if (family->teaches & tasks[i].task) {
-            printf("%s%s", between, tasks[i].name);
+    for (size_t i = 0; (task = eps_task_at(i)) != NULL; i++)
+        if (family->teaches & task->task) {
+            printf("%s%s", between, task->name);
             between = ", ";
         }
     printf("%s\n", family->is_own ? " (eps's own)" : "");
@@ -38,10 +25,11 @@ static void models_print(void *user, const struct eps_family *family)
 static void models_add(void *user, const struct eps_family *family)
 {
     json_t *learns = json_array(), *all = user;
+    const struct eps_task_facts *task;
 
-    for (size_t i = 0; i < TASKS; i++)
-        if (family->teaches & tasks[i].task)
-            json_array_append_new(learns, json_string(tasks[i].key));
+    for (size_t i = 0; (task = eps_task_at(i)) != NULL; i++)
+        if (family->teaches & task->task)
+            json_array_append_new(learns, json_string(task->key));
     json_array_append_new(all, json_pack("{s:s, s:s, s:s?, s:o, s:b}", "model_type", family->model_type, "architecture",
                                          family->architecture, "classifier", family->classifier, "learns", learns,
                                          "own", family->is_own));
