@@ -11,10 +11,11 @@
  *   targets        a source and its target                     ids, labels, rows        targets, list
  *   images         an image: a token for each pixel            ids, labels, rows        images, list
  *
- * A task is a row of functions in a file of client/task/. Which rows a step has is the order's, which several tasks
- * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose
- * rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each (struct
- * plan_data, proto/plan/memory/data.h).
+ * A task is a row of functions in a file of client/task/, which also says what options, commands and plans ask of the
+ * task. A new one adds its file, its name in CLIENT_TASKS, and its bit in enum eps_tasks, by which programs that use the
+ * library know it. Which rows a step has is the order's, which several tasks share: windows of a stream (windowed.h),
+ * minibatches of a list (listed.h), packed rows (packed.h). A source whose rows have positions makes its jobs packed: a
+ * row is several documents, and positions begin at 0 in each (struct plan_data, proto/plan/memory/data.h).
  *
  * All data are read once, rows are divided into those to train on and those held out, and then a row's fields are
  * written by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
