@@ -93,6 +93,7 @@ struct eps_data_images {
 };
 
 struct eps_data_counts {
+    unsigned teaches;         /* what the rows teach, one of enum eps_tasks; of images 0 */
     bool conversations;       /* else windows of a stream of text */
     bool preferences;         /* the conversations are; a preference is two rows */
     uint32_t seq;             /* resolved */

@@ -331,8 +331,21 @@ enum eps_tasks {
     EPS_OF_LABELS = 64,      /* texts with a class or a number */
     EPS_OF_IMAGES = 128,     /* with classes */
     EPS_OF_HYPOTHESES = 256, /* of eps_eval with bleu: targets that are written */
-    EPS_OF_ALL = 511
+    EPS_OF_ALL = 0x3FFFFFFF,
+    EPS_OF_DOCUMENTS = 0x40000000 /* stands for all of these tasks whose rows are documents of their own */
 };
+
+/* A task of a run. All is static. */
+struct eps_task_facts {
+    unsigned task;          /* one of enum eps_tasks */
+    const char *key, *name; /* "spans", "masked spans" */
+    const char *use;        /* the command that uses what was learned: "generate", "chat" or "eval" */
+    const char *perplexity; /* what exp of its loss is called; NULL: the loss is no mean of -log p of tokens */
+};
+/* The i-th task, what is more general first; NULL: there are no more. */
+const struct eps_task_facts *eps_task_at(size_t i);
+/* One of enum eps_tasks; NULL: it is no task of a run. */
+const struct eps_task_facts *eps_task_facts(unsigned task);
 
 /* Commands that have options of the table, each with a struct of its own; eps plan has that of eps train. */
 enum eps_command {
@@ -374,7 +387,8 @@ struct eps_option {
 /* All (*n) options in the order of the help. Constant. */
 const struct eps_option *eps_options(size_t *n);
 
-/* The row as it is for a command: offset, tasks and, in `train`, the help. False: its struct has no such member. */
+/* The row as it is for a command: offset, tasks with those that EPS_OF_DOCUMENTS stands for and, in `train`, the help.
+ * False: its struct has no such member. */
 bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command);
 
 #pragma GCC visibility pop

@@ -92,12 +92,11 @@ static bool account_has(const struct account *a, const char *name)
 /* The command that uses what the run has made, and its option. */
 static const char *account_use(const struct account *a, const char **option)
 {
-    const unsigned silent = EPS_OF_MASKED | EPS_OF_SPANS | EPS_OF_TARGETS | EPS_OF_LABELS | EPS_OF_IMAGES;
+    const struct eps_task_facts *task = eps_task_facts(a->teaches);
+    const char *use = task ? task->use : "generate";
 
-    *option = a->teaches & silent ? " --data FILE" : "";
-    return a->teaches & silent                                        ? "eval"
-           : a->teaches & (EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES) ? "chat"
-                                                                      : "generate";
+    *option = strcmp(use, "eval") == 0 ? " --data FILE" : "";
+    return use;
 }
 
 /* Prints the run's existing files and their purpose; the newest checkpoint may be older than the last step. */
@@ -197,10 +196,10 @@ static void print_run(FILE *out, const struct account *a)
 /* Of a loss that is the mean of log p of tokens: how many tokens it is as hard to choose among. */
 static void print_perplexity(FILE *out, const struct account *a, double loss, bool smoothed)
 {
-    const unsigned tokens = EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS | EPS_OF_CONVERSATIONS | EPS_OF_TARGETS;
+    const struct eps_task_facts *task = eps_task_facts(a->teaches);
 
-    if (a->teaches & tokens && !smoothed && isfinite(exp(loss)))
-        fprintf(out, " (%s %.4g)", a->teaches == EPS_OF_MASKED ? "pseudo-perplexity" : "perplexity", exp(loss));
+    if (task && task->perplexity && !smoothed && isfinite(exp(loss)))
+        fprintf(out, " (%s %.4g)", task->perplexity, exp(loss));
 }
 
 /* The mean over the last tenth of the steps, one at least. A long run's losses are kept as means of equal numbers of

@@ -1,5 +1,5 @@
-/* eps_data: rows as a model sees them, without a model's weights or a daemon. Of packed rows, those that training has:
- * they come from its own source. */
+/* eps_data: rows as a model sees them, without a model's weights or a daemon. They come from the source that training
+ * has, which reads the files: so what a task learns from a line is what is shown of it. */
 #include "client/ask/data_images.h"
 #include "client/daemon/observer.h"
 #include "client/data/data.h"
@@ -7,7 +7,6 @@
 #include "client/model/model.h"
 #include "client/model/source.h"
 #include "client/options/options.h"
-#include "client/corpus/documents.h"
 #include "client/task/document_rows.h"
 #include "client/task/packed.h"
 #include "client/task/source.h"
@@ -104,8 +103,9 @@ static void count_document(struct show *s, size_t k, uint32_t n, enum eps_fate f
 
 /* A document has one token more than inputs: the last one is predicted only. Rows that the run would drop are shown
  * too, with their fate. */
-static int show_documents(struct show *s, const struct client_corpus *documents, struct error *err)
+static int show_documents(struct show *s, const struct client_source *source, struct error *err)
 {
+    const struct client_corpus *documents = client_document_rows_of(source);
     const uint32_t longest = client_documents_longest(documents), seq = s->counts.seq;
     uint32_t *ids = calloc(longest + (size_t)1, sizeof *ids);
     int rc = ids && s->lengths ? 0 : error_memory(err);
@@ -116,9 +116,7 @@ static int show_documents(struct show *s, const struct client_corpus *documents,
         const enum eps_fate fate = client_documents_fate(documents, k, seq, s->options->long_rows);
         const struct eps_data_row row = {.path = s->data.files[document->file].path,
                                          .line = document->line,
-                                         .side = !s->counts.preferences ? NULL
-                                                 : k % 2                ? "rejected"
-                                                                        : "chosen",
+                                         .side = client_document_rows_side(source, k),
                                          .fate = fate,
                                          .n = n,
                                          .n_seen = fate == EPS_KEPT || fate == EPS_CUT
@@ -138,32 +136,51 @@ static int show_documents(struct show *s, const struct client_corpus *documents,
     return rc;
 }
 
-/* pairs: they are preferences, whose two texts are rows each. */
-static int show_conversations(struct show *s, bool pairs, struct error *err)
+static void data_count_lines(struct show *s, const struct client_corpus *documents)
 {
-    const struct client_documents_rules rules = {.tokenizer = s->tokenizer,
-                                                 .side = s->model.side,
-                                                 .chat_template = s->options->chat_template,
-                                                 .train_on =
-                                                     s->options->train_on ? s->options->train_on : EPS_TRAIN_ON_ANSWERS,
-                                                 .parses = s->options->split_special_tokens == EPS_SPLIT_NO,
-                                                 .weighted = !pairs,
-                                                 .pairs = pairs,
-                                                 .watch = &s->watch};
-    const uint32_t n_positions = s->model.config.n_positions;
-    struct client_corpus documents;
-    int rc = client_documents_read(&documents, &s->data, &rules, err);
+    s->counts.conversations = true;
+    s->counts.n_lines = documents->n_lines, s->counts.n_spelled = documents->n_spelled;
+}
+
+/* As client_choose has them. */
+static struct client_source_rules data_rules(const struct show *s)
+{
+    const struct eps_data_options *o = s->options;
+
+    return (struct client_source_rules){.separator = o->separator,
+                                        .chat_template = o->chat_template,
+                                        .train_on = o->train_on,
+                                        .split_special_tokens = o->split_special_tokens,
+                                        .long_rows = o->long_rows,
+                                        .seq = o->seq,
+                                        .seed = o->seed == UINT64_MAX ? 0 : o->seed,
+                                        .order = o->order,
+                                        .watch = &s->watch};
+}
+
+/* The rows are not settled: those that the run would drop are shown as well. */
+static int show_conversations(struct show *s, const struct client_source_ops *kind, struct error *err)
+{
+    const struct client_source_rules rules = data_rules(s);
+    struct client_source *source = NULL;
+    int rc = client_model_source(&source, kind, &s->model, &s->data, &s->eval_data, err);
+
+    if (rc)
+        error_prefix(err, s->options->model);
+    else
+        rc = client_source_read_part(source, CLIENT_TRAIN, &rules, err);
     if (!rc) {
+        const struct client_corpus *documents = client_document_rows_of(source);
         if (s->counts.seq == 0)
-            s->counts.seq = client_documents_seq(client_documents_longest(&documents), n_positions);
-        s->counts.conversations = true, s->counts.preferences = pairs;
-        s->counts.n_lines = documents.n_lines, s->counts.n_spelled = documents.n_spelled;
-        s->lengths = calloc(documents.n + 1, sizeof *s->lengths);
-        rc = show_documents(s, &documents, err);
+            s->counts.seq = client_documents_seq(client_documents_longest(documents), s->model.config.n_positions);
+        data_count_lines(s, documents);
+        s->counts.preferences = kind->compares;
+        s->lengths = calloc(documents->n + 1, sizeof *s->lengths);
+        rc = show_documents(s, source, err);
         if (!rc)
-            find_quantiles(&s->counts, s->lengths, documents.n);
+            find_quantiles(&s->counts, s->lengths, documents->n);
     }
-    client_corpus_free(&documents);
+    client_source_close(source);
     return rc;
 }
 
@@ -220,9 +237,8 @@ static int data_count_documents(struct show *s, const struct client_packed *pack
 {
     const struct client_corpus *documents = packed->documents;
 
-    s->counts.conversations = true;
+    data_count_lines(s, documents);
     s->counts.seq = packed->seq;
-    s->counts.n_lines = documents->n_lines, s->counts.n_spelled = documents->n_spelled;
     s->counts.n_documents = packed->n;
     s->lengths = calloc(documents->n + 1, sizeof *s->lengths);
     if (!s->lengths)
@@ -235,23 +251,14 @@ static int data_count_documents(struct show *s, const struct client_packed *pack
     return 0;
 }
 
-/* As client_choose reads them. */
-static int show_packed(struct show *s, struct error *err)
+static int show_packed(struct show *s, const struct client_source_ops *kind, struct error *err)
 {
-    const struct eps_data_options *o = s->options;
-    const struct client_source_rules rules = {.chat_template = o->chat_template,
-                                              .train_on = o->train_on,
-                                              .split_special_tokens = o->split_special_tokens,
-                                              .long_rows = o->long_rows,
-                                              .seq = o->seq,
-                                              .seed = o->seed == UINT64_MAX ? 0 : o->seed,
-                                              .order = o->order,
-                                              .watch = &s->watch};
+    const struct client_source_rules rules = data_rules(s);
     struct client_source *source = NULL;
-    int rc = client_model_source(&source, &client_source_packed, &s->model, &s->data, &s->eval_data, err);
+    int rc = client_model_source(&source, kind, &s->model, &s->data, &s->eval_data, err);
 
     if (rc)
-        error_prefix(err, o->model);
+        error_prefix(err, s->options->model);
     else
         rc = client_source_read(source, &rules, err);
     if (!rc)
@@ -312,16 +319,16 @@ static int show_windows(struct show *s, struct client_source *source, struct err
 }
 
 /* The data are opened as held-out ones: their windows come one behind the other. */
-static int show_text(struct show *s, struct error *err)
+static int show_text(struct show *s, const struct client_source_ops *kind, struct error *err)
 {
     const uint32_t n_positions = s->model.config.n_positions;
-    const struct client_source_rules rules = {.separator = s->options->separator, .watch = &s->watch};
+    const struct client_source_rules rules = data_rules(s);
     struct client_source *source = NULL;
 
     if (s->counts.seq == 0)
         s->counts.seq = n_positions < 1024 ? n_positions : 1024;
     const struct client_division division = {.seq = s->counts.seq, .stride = s->counts.seq};
-    int rc = client_model_source(&source, &client_source_text, &s->model, NULL, &s->data, err);
+    int rc = client_model_source(&source, kind, &s->model, NULL, &s->data, err);
     if (!rc)
         rc = client_source_read_part(source, CLIENT_HELD_OUT, &rules, err);
     if (!rc)
@@ -338,7 +345,7 @@ static int check(const struct show *s, const struct client_source_ops *kind, str
 {
     const struct eps_data_options *o = s->options;
     const char *alone = o->eval_data ? "--eval-data" : o->order ? "--order" : o->seed != UINT64_MAX ? "--seed" : NULL;
-    const int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->task, false, err);
+    const int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->facts.task, false, err);
 
     return rc || o->pack || !alone
                ? rc
@@ -383,14 +390,17 @@ static int data_show(struct show *s, struct error *err)
         rc = check(s, kind, err);
     if (!rc && s->options->eval_data && (rc = client_data_open(&s->eval_data, &s->options->eval_data, 1, err)) != 0)
         error_prefix(err, "--eval-data");
-    if (rc || kind == &client_source_text)
-        return rc ? rc : show_text(s, err);
+    if (rc)
+        return rc;
+    s->counts.teaches = kind->facts.task;
+    if (!kind->has_line)
+        return show_text(s, kind, err);
     if (s->options->pack)
-        return show_packed(s, err);
+        return show_packed(s, client_source_pack(kind), err);
     if (!s->tokenizer && (rc = client_tokenizer_refuse_unread(s->model.side, err)) != 0)
         return rc;
     return s->tokenizer
-               ? show_conversations(s, kind->compares, err)
+               ? show_conversations(s, kind, err)
                : error_set(err, -EINVAL, "%s: it has no tokenizer.json, which conversations need", s->options->model);
 }
 

@@ -71,7 +71,7 @@ int client_data_images(struct eps_data_images *out, const struct eps_data_option
                                               .data = &data,
                                               .eval_data = &eval_data};
     struct client_source *source = NULL;
-    int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->task, false, err);
+    int rc = client_options_check_tasks(o, EPS_COMMAND_DATA, kind->facts.task, false, err);
 
     if (!rc)
         rc = client_labels_init(&labels, false, err);

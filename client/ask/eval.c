@@ -11,7 +11,6 @@
 #include "client/member.h"
 #include "client/options/options.h"
 #include "client/order/batches.h"
-#include "client/task/image_rows.h"
 #include "proto/model/family.h"
 
 #include <errno.h>
@@ -58,7 +57,7 @@ static int eval_find_kind(const struct client_source_ops **kind, struct eval *e,
                        "there, with --eval-data and --eval-every");
     if (!rc && *kind == &client_source_text && o->mask_fraction == 0)
         o->mask_fraction = NAN;
-    return rc ? rc : client_eval_check(o, (*kind)->task, e->events, err);
+    return rc ? rc : client_eval_check(o, (*kind)->facts.task, e->events, err);
 }
 
 static int eval_open_source(struct eval *e, const struct client_source_ops *kind, struct error *err)
@@ -89,7 +88,7 @@ static int eval_read_rows(struct eval *e, struct error *err)
                                         .mask_fraction = o->mask_fraction,
                                         .watch = &e->forward.link.watches[1]};
 
-    if (e->source->ops->task == EPS_OF_CONVERSATIONS)
+    if (e->source->ops->has_line)
         client_forward_follow_training(&e->forward, &rules.chat_template, &rules.split_special_tokens);
     int rc = client_source_prefixed(client_source_read_part(e->source, CLIENT_HELD_OUT, &rules, err), "--data", err);
     if (!rc)
@@ -184,7 +183,7 @@ static int eval_evaluate(struct eval *e, double *loss, uint64_t *tokens, struct 
                                       .epsilon = 1e-8}};
     int rc;
 
-    client_source_ask(&request.job.goal, e->source);
+    client_source_ask(&request.job.goal, e->source->ops->fields);
     rc = client_forward_open_job(&e->forward, &e->job, &request, err);
 
     e->job.on_evaluating = e->events->on_evaluating;
@@ -202,8 +201,8 @@ static int tell_rows(const struct eval *e, struct error *err)
 
     if (source->scores.n > 0 && e->events->on_scored)
         e->events->on_scored(e->user, source->scores.list, source->scores.n);
-    if (source->ops == &client_source_images && e->events->on_class)
-        rc = client_image_rows_classes(source, e->events->on_class, e->user, err);
+    if (source->ops->tell_classes && e->events->on_class)
+        rc = source->ops->tell_classes(source, e->events->on_class, e->user, err);
     return rc || !e->events->on_prediction ? rc : client_predict(source, e->events, e->user, err);
 }
 

@@ -1,10 +1,12 @@
-/* What a family learns from follows from its table alone, so this list has a new family as soon as it has a file. Of a
- * family with a classifier, rows with labels are learned by that head; all others go with every model of the family.
+/* What a family learns from is asked of each task by the family's table alone, so this list has a new family as soon as
+ * it has a file, and a new task as well. Of a family with a classifier, rows with labels are learned by that head; all
+ * others go with every model of the family.
  *
  * What attention does on a GPU, and which maps adapters are beside, no table says: a model of the family's default
  * config is described for it, as one that is trained would be. */
 #include "client/daemon/observer.h"
 #include "client/eps.h"
+#include "client/task/source.h"
 #include "proto/model/adapter.h"
 #include "proto/model/family.h"
 #include "proto/operation/attention_path.h"
@@ -16,19 +18,6 @@
 
 /* Of a row as long as the model allows, up to this: so that windows slide. */
 enum { MODELS_TOKENS = 1 << 17 };
-
-static unsigned models_learn(const struct family *family)
-{
-    const unsigned of_classifier = family->classifier ? EPS_OF_LABELS : 0;
-
-    if (family->sees_images)
-        return EPS_OF_IMAGES;
-    if (family->has_source)
-        return EPS_OF_TARGETS | (family->is_own ? 0 : EPS_OF_SPANS);
-    if (family->masked)
-        return EPS_OF_MASKED | of_classifier;
-    return EPS_OF_TEXT | EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES | of_classifier;
-}
 
 static enum eps_attention_path models_attention(const struct model *model)
 {
@@ -90,7 +79,7 @@ static int models_tell(const struct family *family, void (*on_family)(void *user
                                .architecture =
                                    family->architectures ? family->architectures[0] : classifier->architecture,
                                .classifier = classifier ? classifier->architecture : NULL,
-                               .teaches = models_learn(family),
+                               .teaches = client_source_learned(family),
                                .is_own = family->is_own,
                                .maps = maps.list,
                                .off = family->unsupported};

@@ -18,9 +18,8 @@
 #define EVAL(member, help)                  EVAL_OF(0, member, help)
 #define DATA(member, help)                  DATA_OF(0, member, help)
 
-#define STREAMS   (EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS)
-#define DOCUMENTS (EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES)
-#define TOKENS    (STREAMS | DOCUMENTS | EPS_OF_TARGETS)
+#define STREAMS (EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS)
+#define TOKENS  (STREAMS | EPS_OF_DOCUMENTS | EPS_OF_TARGETS)
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
 static_assert(AT(n_data) == AT(data) + sizeof(const char *const *), "files and their number");
@@ -204,7 +203,7 @@ static const struct eps_option rows[] = {
      .train = "where the base of an adapter is, if --model, or the checkpoint of --resume, is an adapter whose "
               "adapter_config.json names another place",
      .plan = "as in eps train",
-     DATA_OF(EPS_OF_TEXT | DOCUMENTS, base_model,
+     DATA_OF(EPS_OF_TEXT | EPS_OF_DOCUMENTS, base_model,
              "where the base of an adapter is, if its adapter_config.json names another place"),
      EVAL(base_model, "where the base of an adapter is, if its adapter_config.json names another place"),
      GENERATE(base_model, ""),
@@ -385,7 +384,7 @@ static const struct eps_option rows[] = {
     {.name = "--limit",
      .value = "N",
      .kind = EPS_OPTION_NUMBER,
-     DATA_OF(EPS_OF_TEXT | DOCUMENTS, limit, "show the first N rows; default 10. All rows are counted")},
+     DATA_OF(EPS_OF_TEXT | EPS_OF_DOCUMENTS, limit, "show the first N rows; default 10. All rows are counted")},
     {.name = "--stride",
      .value = "N",
      .kind = EPS_OPTION_COUNT,
@@ -577,23 +576,4 @@ const struct eps_option *eps_options(size_t *n)
 {
     *n = sizeof rows / sizeof *rows;
     return rows;
-}
-
-bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command)
-{
-    const struct eps_option_column *column = &row->columns[command];
-
-    *out = *row;
-    if (command == EPS_COMMAND_TRAIN || command == EPS_COMMAND_PLAN) {
-        out->train = command == EPS_COMMAND_PLAN ? row->plan : row->train;
-        return row->train || row->plan;
-    }
-    out->offset = column->offset;
-    out->tasks = column->tasks ? column->tasks : row->tasks;
-    out->train = column->help;
-    for (unsigned before = command; out->train && !*out->train;) /* eps data comes behind eps train */
-        out->train = --before <= EPS_COMMAND_PLAN ? row->train
-                     : row->columns[before].help  ? row->columns[before].help
-                                                  : "";
-    return column->help;
 }

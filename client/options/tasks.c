@@ -1,7 +1,9 @@
 /* Options that a task has no use for are refused, by the column `tasks` of the table: nothing that is asked for is
- * ignored. */
+ * ignored. What is said of one option, or differs by command, stands here; what a task says of all others, with the
+ * task. */
 #include "client/options/options.h"
 #include "client/options/value.h"
+#include "client/task/source.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +14,7 @@ enum {
     EVAL = 1 << EPS_COMMAND_EVAL,
     DATA = 1 << EPS_COMMAND_DATA,
     STREAMS = EPS_OF_TEXT | EPS_OF_MASKED | EPS_OF_SPANS,
-    TOKENS = STREAMS | EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES,
+    TOKENS = STREAMS | EPS_OF_DOCUMENTS,
     PREDICTIONS = TOKENS | EPS_OF_TARGETS | EPS_OF_LABELS | EPS_OF_IMAGES, /* all but texts that are written */
 };
 
@@ -65,42 +67,49 @@ static const struct refusal {
      EPS_OF_LABELS,
      {"--separator"},
      "%s %s is for models that predict tokens: leave it out, as rows are classified whole"},
-    {TRAIN, EPS_OF_LABELS, {NULL}, "%s is for models that predict tokens: leave it out, as rows are classified whole"},
     {DATA, EPS_OF_IMAGES, {NULL}, "%s is for text, and --images are read without a model: leave it out"},
-    {TRAIN | EVAL, EPS_OF_IMAGES, {NULL}, "%s is for text, and the model sees images: leave it out"},
     {EVAL, EPS_OF_HYPOTHESES, {NULL}, "%s is not for --bleu: leave it out"},
-    {~0u, EPS_OF_TARGETS, {NULL}, "%s is not for sources and their targets: leave it out"},
-    {~0u, EPS_OF_PREFERENCES, {NULL}, "%s is not for preferences, of which both answers are scored: leave it out"},
-    {~0u, EPS_OF_CONVERSATIONS, {NULL}, "%s is not for conversations, which are rows of their own: leave it out"},
-    {~0u, EPS_OF_TEXT, {NULL}, "%s is for conversations, and the data are a stream of text: leave it out"},
-    {~0u,
-     EPS_OF_MASKED,
-     {NULL},
-     "%s is for conversations, and a model that predicts masked tokens reads a stream of text: leave it out"},
-    {~0u,
-     EPS_OF_SPANS,
-     {NULL},
-     "%s is for conversations, and a model that restores spans reads a stream of text: leave it out"},
 };
 
 static bool refusal_fits(const struct refusal *refusal, const char *name, enum eps_command command, unsigned tasks)
 {
     const char *const *names = refusal->names;
 
-    return refusal->commands >> command & 1 && refusal->tasks & tasks &&
+    return refusal->commands >> command & 1 && client_source_expand(refusal->tasks) & tasks &&
            (!names[0] || strcmp(names[0], name) == 0 || (names[1] && strcmp(names[1], name) == 0));
 }
 
 static int tasks_refuse(const char *name, const char *value, enum eps_command command, unsigned tasks,
                         struct error *err)
 {
+    const size_t n = sizeof refusals / sizeof *refusals;
     size_t i = 0;
 
-    while (!refusal_fits(&refusals[i], name, command, tasks)) {
+    while (i < n && !refusal_fits(&refusals[i], name, command, tasks))
         i++;
-        assert(i < sizeof refusals / sizeof *refusals); /* the last ones are of all names */
+    const char *format = i < n ? refusals[i].format : client_source_refusal(tasks);
+    assert(format); /* each task has one */
+    return error_set(err, -EDOM, format, name, value);
+}
+
+bool eps_option_of(struct eps_option *out, const struct eps_option *row, enum eps_command command)
+{
+    const struct eps_option_column *column = &row->columns[command];
+
+    *out = *row;
+    out->tasks = client_source_expand(row->tasks);
+    if (command == EPS_COMMAND_TRAIN || command == EPS_COMMAND_PLAN) {
+        out->train = command == EPS_COMMAND_PLAN ? row->plan : row->train;
+        return row->train || row->plan;
     }
-    return error_set(err, -EDOM, refusals[i].format, name, value);
+    out->offset = column->offset;
+    out->tasks = client_source_expand(column->tasks ? column->tasks : row->tasks);
+    out->train = column->help;
+    for (unsigned before = command; out->train && !*out->train;) /* eps data comes behind eps train */
+        out->train = --before <= EPS_COMMAND_PLAN ? row->train
+                     : row->columns[before].help  ? row->columns[before].help
+                                                  : "";
+    return column->help;
 }
 
 int client_options_check_tasks(const void *options, enum eps_command command, unsigned tasks, bool continued,

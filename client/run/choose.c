@@ -95,7 +95,7 @@ static int choose_find_kind(const struct client_source_ops **out, struct client_
 
     if (!rc && in->pack)
         *out = client_source_pack(*out);
-    return rc ? rc : choose_check_tasks(run, in, (*out)->task, err);
+    return rc ? rc : choose_check_tasks(run, in, (*out)->facts.task, err);
 }
 
 /* If the preset learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that exists

@@ -448,12 +448,14 @@ void client_follow_close(struct client_follow *follow)
 
 void client_follow_forget(struct eps_train_options *options, const struct eps_train_options *meant, unsigned tasks)
 {
+    struct eps_option row;
     size_t n;
     const struct eps_option *rows = eps_options(&n);
 
     for (size_t i = 0; i < n; i++) {
         const bool always = rows[i].key > 0 && (rows[i].stored == EPS_STORED_SET || rows[i].stored == EPS_STORED_LATER);
-        if (always && rows[i].tasks && !(rows[i].tasks & tasks) && !client_option_is_set(meant, &rows[i]))
-            client_option_clear(options, &rows[i]);
+        if (always && eps_option_of(&row, &rows[i], EPS_COMMAND_TRAIN) && row.tasks && !(row.tasks & tasks) &&
+            !client_option_is_set(meant, &row))
+            client_option_clear(options, &row);
     }
 }

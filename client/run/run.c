@@ -63,7 +63,7 @@ static int divide_rows(struct client_run *run, struct error *err)
         rc = client_source_make_room(run->source, o->batch, err);
     if (!rc)
         client_source_describe(o->task_note, sizeof o->task_note, run->source);
-    o->teaches = run->source->ops->task;
+    o->teaches = run->source->ops->facts.task;
     if (!rc && run->model.config.image.height)
         run_note_norms(run);
     return rc;
@@ -122,7 +122,7 @@ struct plan_goal client_run_goal(const struct client_run *run)
     struct plan_goal goal = client_options_goal(&options);
     const uint64_t n = client_source_n_entries(run->source);
 
-    client_source_ask(&goal, run->source);
+    client_source_ask(&goal, run->source->ops->fields);
     memcpy(goal.row_tokens, run->source->row_tokens, sizeof goal.row_tokens);
     if (goal.sampling.share == 0 || n >= PLAN_NEW_ENTRY || !sees_rows_again(run))
         return goal;

@@ -139,12 +139,13 @@ static int answers_score(struct client_source *source, double *loss, uint64_t *n
 }
 
 const struct client_source_ops client_source_conversations = {
-    .name = "conversations",
-    .task = EPS_OF_CONVERSATIONS,
+    .facts = {EPS_OF_CONVERSATIONS, "conversations", "conversations", "chat", "perplexity"},
     .order = &client_listed_order,
     .bytes = sizeof(struct client_packed_rows),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = client_source_predicts_next,
     .has_line = answers_has_line,
+    .refusal = "%s is not for conversations, which are rows of their own: leave it out",
     .packing = &client_source_packed,
     .open = answers_open_source,
     .open_files = client_data_open,
@@ -158,11 +159,12 @@ const struct client_source_ops client_source_conversations = {
 };
 
 const struct client_source_ops client_source_packed = {
-    .name = "packed conversations",
-    .task = EPS_OF_CONVERSATIONS,
+    .facts = {EPS_OF_CONVERSATIONS, "conversations", "packed conversations", "chat", "perplexity"},
     .order = &client_packed_order,
     .bytes = sizeof(struct client_packed_rows),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_POSITIONS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = client_source_predicts_next,
+    .has_line = answers_has_line,
     .open = open_packed,
     .open_files = client_data_open,
     .read = answers_read_part,

@@ -43,6 +43,18 @@ int client_document_rows_read(struct client_source *source, enum client_part par
     return rc;
 }
 
+const struct client_corpus *client_document_rows_of(const struct client_source *source)
+{
+    return &document_rows_of(source)->corpus[CLIENT_TRAIN];
+}
+
+const char *client_document_rows_side(const struct client_source *source, size_t k)
+{
+    const struct client_listed_ops *ops = document_rows_of(source)->ops;
+
+    return ops->sides ? ops->sides[k % ops->group] : NULL;
+}
+
 int client_documents_get(const struct client_corpus *documents, const struct client_row_fields *row, uint32_t at,
                          uint32_t *work, size_t k, uint32_t seq, struct error *err)
 {

@@ -17,6 +17,12 @@ int client_document_rows_refuse(const struct client_source *source, enum client_
 int client_document_rows_read(struct client_source *source, enum client_part part, struct client_documents_rules rules,
                               struct error *err);
 
+/* The documents to train on, once they are read; borrowed. */
+const struct client_corpus *client_document_rows_of(const struct client_source *source);
+
+/* What document k is called in its group: client_listed_ops.sides. NULL: it is alone. */
+const char *client_document_rows_side(const struct client_source *source, size_t k);
+
 /* As read_row of struct client_source_ops: ids, labels and entries of a row that is one document. The rows' work has
  * seq + 1. */
 int client_document_rows_get(struct client_source *source, const struct client_row_fields *row, enum client_part part,

@@ -13,6 +13,7 @@
 #include "client/task/image_rows.h"
 #include "client/task/listed.h"
 #include "proto/base/random.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -304,13 +305,20 @@ static bool images_takes(const struct model_config *config, double mask_fraction
     return config->image.height > 0;
 }
 
+static bool images_learns(const struct family *family)
+{
+    return family->sees_images;
+}
+
 const struct client_source_ops client_source_images = {
-    .name = "images",
-    .task = EPS_OF_IMAGES,
+    .facts = {EPS_OF_IMAGES, "images", "images with classes", "eval", NULL},
     .order = &client_listed_order,
     .bytes = sizeof(struct pictures),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS,
+    .learns = images_learns,
     .takes = images_takes,
+    .labels = true,
+    .refusal = "%s is for text, and the model sees images: leave it out",
     .open = images_open_source,
     .open_files = client_data_open_images,
     .read = images_read_part,
@@ -321,6 +329,7 @@ const struct client_source_ops client_source_images = {
     .read_row = images_read_row,
     .read_rows = images_read_rows,
     .score = images_score,
+    .tell_classes = client_image_rows_classes,
     .close = images_close_source,
 };
 

@@ -2,6 +2,7 @@
  * token. */
 #include "client/corpus/labelled.h"
 #include "client/task/listed.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -142,13 +143,20 @@ static bool labelled_takes(const struct model_config *config, double mask_fracti
     return config->n_labels > 0;
 }
 
+static bool labelled_learns(const struct family *family)
+{
+    return family->classifier && !family->has_source && !family->sees_images;
+}
+
 const struct client_source_ops client_source_labelled = {
-    .name = "labelled",
-    .task = EPS_OF_LABELS,
+    .facts = {EPS_OF_LABELS, "labels", "labelled rows", "eval", NULL},
     .order = &client_listed_order,
     .bytes = sizeof(struct labelled),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = labelled_learns,
     .takes = labelled_takes,
+    .labels = true,
+    .refusal = "%s is for models that predict tokens: leave it out, as rows are classified whole",
     .open = labelled_open_source,
     .open_files = client_data_open_rows,
     .read = labelled_read_part,

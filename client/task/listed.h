@@ -14,8 +14,9 @@ struct client_listed_ops {
     const char *what;   /* names a row in a sentence: "conversation" */
     const char *reader; /* in the sentence "READER a tokenizer" (client_tokenizer_require); NULL: none is needed */
     unsigned group;     /* samples behind each other that are one: 2 of preferences; else 1 */
-    bool flows;         /* an epoch's last step has the next one's first rows */
-    bool by_tokens;     /* reports of progress, and --eval-tokens, are of tokens; else of groups */
+    const char *const *sides; /* (group) what a group's samples are called; NULL: it has one sample */
+    bool flows;               /* an epoch's last step has the next one's first rows */
+    bool by_tokens;           /* reports of progress, and --eval-tokens, are of tokens; else of groups */
 
     /* Tokens of sample k of these data, uncut. */
     uint32_t (*length)(const struct client_source *source, enum client_part data, size_t k);

@@ -57,14 +57,20 @@ static bool masked_takes(const struct model_config *config, double mask_fraction
     return config->family->masked;
 }
 
+static bool masked_learns(const struct family *family)
+{
+    return family->masked && !family->sees_images && !family->has_source;
+}
+
 const struct client_source_ops client_source_masked = {
-    .name = "masked",
-    .task = EPS_OF_MASKED,
+    .facts = {EPS_OF_MASKED, "masked", "masked text", "eval", "pseudo-perplexity"},
     .order = &client_windowed_order,
     .bytes = sizeof(struct masked),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = masked_learns,
     .takes = masked_takes,
     .masks = true,
+    .refusal = "%s is for conversations, and a model that predicts masked tokens reads a stream of text: leave it out",
     .open = masked_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

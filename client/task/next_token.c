@@ -24,12 +24,13 @@ static bool next_token_takes(const struct model_config *config, double mask_frac
 }
 
 const struct client_source_ops client_source_text = {
-    .name = "text",
-    .task = EPS_OF_TEXT,
+    .facts = {EPS_OF_TEXT, "text", "text", "generate", "perplexity"},
     .order = &client_windowed_order,
     .bytes = sizeof(struct client_windowed),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = client_source_predicts_next,
     .takes = next_token_takes,
+    .refusal = "%s is for conversations, and the data are a stream of text: leave it out",
     .open = next_token_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

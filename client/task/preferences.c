@@ -14,10 +14,13 @@ struct preferences {
     double beta;
 };
 
+static const char *const sides[] = {"chosen", "rejected"};
+
 static const struct client_listed_ops pairs = {
     .what = "pair",
     .reader = "preferences need",
     .group = 2,
+    .sides = sides,
     .length = client_document_rows_length,
     .find_fate = client_document_rows_fate,
     .refuse = client_document_rows_refuse,
@@ -137,13 +140,14 @@ static int preferences_score(struct client_source *source, double *loss, uint64_
 }
 
 const struct client_source_ops client_source_preferences = {
-    .name = "preferences",
-    .task = EPS_OF_PREFERENCES,
+    .facts = {EPS_OF_PREFERENCES, "preferences", "preferences", "chat", NULL},
     .order = &client_listed_order,
     .bytes = sizeof(struct preferences),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_REFERENCES | 1u << PLAN_FIELD_ENTRIES,
+    .learns = client_source_predicts_next,
     .has_line = preferences_has_line,
     .compares = true,
+    .refusal = "%s is not for preferences, of which both answers are scored: leave it out",
     .open = preferences_open_source,
     .open_files = client_data_open,
     .read = preferences_read_part,

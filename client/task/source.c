@@ -15,6 +15,35 @@
 static const struct client_source_ops *const tasks[] = {CLIENT_TASKS(&client_source_)};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
+/* The list turned round: there a task has what is more general behind it. */
+const struct eps_task_facts *eps_task_at(size_t i)
+{
+    return i < TASKS ? &tasks[TASKS - 1 - i]->facts : NULL;
+}
+
+static const struct client_source_ops *source_find_task(unsigned task)
+{
+    size_t i = 0;
+
+    while (i < TASKS && tasks[i]->facts.task != task)
+        i++;
+    return i < TASKS ? tasks[i] : NULL;
+}
+
+const struct eps_task_facts *eps_task_facts(unsigned task)
+{
+    const struct client_source_ops *found = source_find_task(task);
+
+    return found ? &found->facts : NULL;
+}
+
+unsigned client_source_fields(unsigned task)
+{
+    const struct client_source_ops *found = source_find_task(task);
+
+    return found ? found->fields : 0;
+}
+
 const struct client_source_ops *client_source_kind(const struct model_config *config, double mask_fraction)
 {
     size_t i = 0;
@@ -64,12 +93,53 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
 
 unsigned client_source_tasks(const struct client_source_ops *kind)
 {
-    unsigned all = kind->task;
+    unsigned all = kind->facts.task;
 
     for (size_t i = 0; kind == &client_source_text && i < TASKS; i++)
-        if (tasks[i]->has_line || tasks[i] == &client_source_spans)
-            all |= tasks[i]->task;
+        if (tasks[i]->has_line || tasks[i]->refused_late)
+            all |= tasks[i]->facts.task;
     return all;
+}
+
+unsigned client_source_planned(const struct client_source_ops *kind, bool compares)
+{
+    unsigned all = compares ? 0 : kind->facts.task;
+
+    for (size_t i = 0; kind == &client_source_text && i < TASKS; i++)
+        if (tasks[i]->has_line && tasks[i]->compares == compares)
+            all |= tasks[i]->facts.task;
+    return all;
+}
+
+unsigned client_source_learned(const struct family *family)
+{
+    unsigned all = 0;
+
+    for (size_t i = 0; i < TASKS; i++)
+        all |= tasks[i]->learns(family) ? tasks[i]->facts.task : 0;
+    return all;
+}
+
+bool client_source_predicts_next(const struct family *family)
+{
+    return !family->sees_images && !family->has_source && !family->masked;
+}
+
+unsigned client_source_expand(unsigned all)
+{
+    for (size_t i = 0; i < TASKS; i++)
+        if (tasks[i]->has_line && all & EPS_OF_DOCUMENTS)
+            all |= tasks[i]->facts.task;
+    return all;
+}
+
+const char *client_source_refusal(unsigned all)
+{
+    size_t i = 0;
+
+    while (i < TASKS && !(tasks[i]->facts.task & all))
+        i++;
+    return i < TASKS ? tasks[i]->refusal : NULL;
 }
 
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind)
@@ -122,7 +192,7 @@ struct client_data *client_source_data(const struct client_source *source, enum 
 
 const struct client_labels *client_source_labels(const struct client_source *source)
 {
-    return source->ops->task & (EPS_OF_LABELS | EPS_OF_IMAGES) ? &source->labels : NULL;
+    return source->ops->labels ? &source->labels : NULL;
 }
 
 int client_source_read_part(struct client_source *source, enum client_part part,
@@ -232,10 +302,10 @@ bool client_source_packs(const struct client_source *source)
     return source_has(source, PLAN_FIELD_POSITIONS);
 }
 
-void client_source_ask(struct plan_goal *goal, const struct client_source *source)
+void client_source_ask(struct plan_goal *goal, unsigned fields)
 {
-    goal->packs = source_has(source, PLAN_FIELD_POSITIONS);
-    goal->weighted = goal->weighted || source_has(source, PLAN_FIELD_WEIGHTS);
+    goal->packs = goal->packs || fields >> PLAN_FIELD_POSITIONS & 1;
+    goal->weighted = goal->weighted || fields >> PLAN_FIELD_WEIGHTS & 1;
 }
 
 static void clear(const struct client_buffer *buffer, const struct client_source *source, uint32_t n_tokens)

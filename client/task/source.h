@@ -11,10 +11,11 @@
  *   targets        a source and its target                     ids, labels, rows        targets, list
  *   images         an image: a token for each pixel            ids, labels, rows        images, list
  *
- * A task is a row of functions in a file of client/task/. Which rows a step has is the order's, which several tasks
- * share: windows of a stream (windowed.h), minibatches of a list (listed.h), packed rows (packed.h). A source whose
- * rows have positions makes its jobs packed: a row is several documents, and positions begin at 0 in each (struct
- * plan_data, proto/plan/memory/data.h).
+ * A task is a row of functions in a file of client/task/, which also says what options, commands and plans ask of the
+ * task. A new one adds its file, its name in CLIENT_TASKS, and its bit in enum eps_tasks, by which programs that use the
+ * library know it. Which rows a step has is the order's, which several tasks share: windows of a stream (windowed.h),
+ * minibatches of a list (listed.h), packed rows (packed.h). A source whose rows have positions makes its jobs packed: a
+ * row is several documents, and positions begin at 0 in each (struct plan_data, proto/plan/memory/data.h).
  *
  * All data are read once, rows are divided into those to train on and those held out, and then a row's fields are
  * written by the row's sample. Which samples a step has depends on the division and the step alone, so a run resumes
@@ -165,12 +166,13 @@ struct client_order {
 
 /* A task. Every member is required, unless it says otherwise. */
 struct client_source_ops {
-    const char *name;
-    enum eps_tasks task;
+    struct eps_task_facts facts;
     const struct client_order *order;
     size_t bytes;    /* of its struct, which begins with the order's, which begins with struct client_source */
     unsigned fields; /* 1u << enum plan_field of each that its rows have */
 
+    /* Whether models of this family learn such rows, some of them at least. */
+    bool (*learns)(const struct family *family);
     /* Whether rows for this model are such, whatever the data: client_source_kind. NULL: the data say it. */
     bool (*takes)(const struct model_config *config, double mask_fraction);
     /* Whether such an object, in the first line of some .jsonl file, makes a text model's rows such ones. NULL: none
@@ -179,6 +181,13 @@ struct client_source_ops {
     const struct client_source_ops *packing; /* several of these rows in one; NULL: none is */
     bool masks;                              /* --mask-fraction says how much is learned */
     bool compares;                           /* with the weights that a run began from: there are references */
+    bool labels;                             /* what is learned are labels of whole rows: client_source_labels */
+
+    /* What is said of an option that it does not take, unless client/options/tasks.c has a sentence for that option or
+     * command: a format of the option's name, and then its value. */
+    const char *refusal;
+    /* A model of text may be asked for its options, and only the data show what is to be said of them. */
+    bool refused_late;
 
     /* Opens what the rows need of the model, before any data are read. NULL: nothing. -EINVAL with a sentence: the
      * model lacks it; and as client_tokenizer_open. close follows, also after a failure. */
@@ -219,13 +228,19 @@ struct client_source_ops {
      * -ENOMEM. */
     int (*score)(struct client_source *source, double *loss, uint64_t *n_valid, struct error *err);
 
+    /* After an evaluation (score): tells of each class its rows held out, and how many of them were predicted. NULL:
+     * there is nothing to tell. -ENOMEM. */
+    int (*tell_classes)(const struct client_source *source,
+                        void (*tell)(void *user, const char *name, uint64_t n_rows, uint64_t n_right), void *user,
+                        struct error *err);
+
     void (*close)(struct client_source *source); /* frees what the task owns, even if it is half open; NULL: nothing */
 };
 
 /* All tasks. The first that takes a model's rows, or the first line of documents, has them: what is more particular
  * comes first. */
 #define CLIENT_TASKS(of)                                                                                               \
-    of##images, of##labelled, of##spans, of##targets, of##masked, of##conversations, of##preferences, of##text
+    of##images, of##labelled, of##spans, of##targets, of##masked, of##preferences, of##conversations, of##text
 extern const struct client_source_ops CLIENT_TASKS(client_source_), client_source_packed;
 
 /* Opens rows of this task. *out is owned: client_source_close. Errors as ops->open; -ENOMEM. On failure *out is
@@ -247,15 +262,34 @@ int client_source_find_kind(const struct client_source_ops **out, const struct m
 int client_source_find_documents(const struct client_source_ops **out, struct client_data *data,
                                  const struct client_watch *watch, struct error *err);
 
-/* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Spans
- * are among them, as what is said of options of spans depends on the data. */
+/* Tasks (enum eps_tasks) that rows may have while the data are not read: a model of text may be given documents. Those
+ * are among them whose options are refused late. */
 unsigned client_source_tasks(const struct client_source_ops *kind);
+
+/* The same of a plan, which reads no data: with a reference to compare with, or without one. */
+unsigned client_source_planned(const struct client_source_ops *kind, bool compares);
+
+/* Tasks that a family's models learn. */
+unsigned client_source_learned(const struct family *family);
+
+/* True if the family's models predict the next token of a text. */
+bool client_source_predicts_next(const struct family *family);
+
+/* A set of enum eps_tasks, and for EPS_OF_DOCUMENTS in it all tasks of documents. */
+unsigned client_source_expand(unsigned tasks);
+
+/* The sentence for an option that none of these tasks takes: ops->refusal of the first of them. NULL: there is none of
+ * them. */
+const char *client_source_refusal(unsigned tasks);
+
+/* Fields of the rows of a task (one of enum eps_tasks); 0: it is none. */
+unsigned client_source_fields(unsigned task);
 
 /* The kind whose rows are several of this kind's, if it has one; else the kind itself, which refuses --pack. */
 const struct client_source_ops *client_source_pack(const struct client_source_ops *kind);
 
-/* Sets what of a goal follows from the fields of its rows: packs, weighted. */
-void client_source_ask(struct plan_goal *goal, const struct client_source *source);
+/* Sets what of a goal follows from the fields of its rows (struct client_source_ops): packs, weighted. */
+void client_source_ask(struct plan_goal *goal, unsigned fields);
 
 /* True if its rows are several documents each. */
 bool client_source_packs(const struct client_source *source);

@@ -199,14 +199,22 @@ static bool span_corruption_takes(const struct model_config *config, double mask
     return model_has_source(config) && mask_fraction > 0;
 }
 
+/* As T5 learned; an architecture of eps's own learns from targets alone. */
+static bool span_corruption_learns(const struct family *family)
+{
+    return family->has_source && !family->is_own && !family->sees_images;
+}
+
 const struct client_source_ops client_source_spans = {
-    .name = "spans",
-    .task = EPS_OF_SPANS,
+    .facts = {EPS_OF_SPANS, "spans", "masked spans", "eval", "perplexity"},
     .order = &client_windowed_order,
     .bytes = sizeof(struct spans),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = span_corruption_learns,
     .takes = span_corruption_takes,
     .masks = true,
+    .refusal = "%s is for conversations, and a model that restores spans reads a stream of text: leave it out",
+    .refused_late = true,
     .open = span_corruption_open_source,
     .open_files = client_data_open,
     .read = client_windowed_read,

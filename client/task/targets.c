@@ -6,6 +6,7 @@
  * target. */
 #include "client/task/document_rows.h"
 #include "client/text/conversation.h"
+#include "proto/model/family.h"
 #include "proto/plan/memory/data.h"
 
 #include <errno.h>
@@ -281,13 +282,19 @@ static bool targets_takes(const struct model_config *config, double mask_fractio
     return model_has_source(config);
 }
 
+static bool targets_learns(const struct family *family)
+{
+    return family->has_source && !family->sees_images;
+}
+
 const struct client_source_ops client_source_targets = {
-    .name = "targets",
-    .task = EPS_OF_TARGETS,
+    .facts = {EPS_OF_TARGETS, "targets", "sources with targets", "eval", "perplexity"},
     .order = &client_listed_order,
     .bytes = sizeof(struct targets),
     .fields = 1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_LABELS | 1u << PLAN_FIELD_LENGTHS | 1u << PLAN_FIELD_ENTRIES,
+    .learns = targets_learns,
     .takes = targets_takes,
+    .refusal = "%s is not for sources and their targets: leave it out",
     .open = targets_open_source,
     .open_files = client_data_open,
     .read = targets_read_part,

@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -26,6 +25,7 @@ import transformers
 from peft import AutoPeftModelForSeq2SeqLM, PeftConfig, PeftModel
 
 import make_saved
+from programs import BIN, eps
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 CAUSAL = {"tied": "rank=3,targets=c_attn,c_proj", "untied": "rank=2,rslora", "llama3": "rank=4,targets=q_proj,v_proj,down_proj",
@@ -34,12 +34,6 @@ CAUSAL = {"tied": "rank=3,targets=c_attn,c_proj", "untied": "rank=2,rslora", "ll
 SEQUENCES = {"saved_t5": "rank=3,targets=q,v,wo", "saved_flan": "rank=2,rslora,dropout=0.1", "adapter_flan": None}
 MASKED = {"bert": "rank=4,targets=query,value,dense", "roberta": "rank=2"}
 WITHIN = 2e-5  # of the largest logit
-
-
-def run(programs, *words):
-    done = subprocess.run([os.path.join(programs, "eps"), *map(str, words)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"eps {' '.join(map(str, words))}: {done.stderr}")
 
 
 def loaded(kind, base, folder, **options):
@@ -75,9 +69,9 @@ def compare(name, kind, base, work, ids, first=None, **options):
 
 
 def tune(programs, base, work, *words):
-    run(programs, "train", "--model", base, "--device", "cpu", "--lr", 0.02, "--out", work / "run", *words)
-    run(programs, "export", "--model", work / "run", "--out", work / "alone")
-    run(programs, "export", "--model", work / "run", "--merge", "--dtype", "fp32", "--out", work / "merged")
+    eps(programs, "train", "--model", base, "--device", "cpu", "--lr", 0.02, "--out", work / "run", *words)
+    eps(programs, "export", "--model", work / "run", "--out", work / "alone")
+    eps(programs, "export", "--model", work / "run", "--merge", "--dtype", "fp32", "--out", work / "merged")
 
 
 def check_causal(programs, name, lora, work):
@@ -133,7 +127,7 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", default=str(FIXTURES.parent.parent / "build" / "bin"))
+    parser.add_argument("--bin", default=BIN)
     programs, all_good = parser.parse_args().bin, True
     for check, models in ((check_sequence, SEQUENCES), (check_causal, CAUSAL), (check_classifier, MASKED)):
         for name, lora in models.items():

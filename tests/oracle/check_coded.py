@@ -9,13 +9,14 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 
 import bitsandbytes.functional as bnb
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+
+from programs import eps
 
 E2M1 = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 FORMS = {
@@ -76,8 +77,7 @@ def draw_mxfp4(source, directory):
 
 def check(name, directory, want, binaries):
     out = f"{directory}-out"
-    subprocess.run([f"{binaries}/eps", "export", "--model", directory, "--out", out, "--dtype", "fp32"], check=True,
-                   stdout=subprocess.DEVNULL)
+    eps(binaries, "export", "--model", directory, "--out", out, "--dtype", "fp32")
     got = load_file(f"{out}/model.safetensors")
     with open(f"{out}/config.json") as file:
         assert "quantization_config" not in json.load(file), name

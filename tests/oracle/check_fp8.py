@@ -31,6 +31,8 @@ from transformers import (AutoModelForCausalLM, FineGrainedFP8Config, Ministral3
                           Qwen3ForCausalLM)
 from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
+from programs import eps
+
 FP8, SEQ, BLOCK = torch.float8_e4m3fn, 12, (128, 128)
 COMMON = dict(vocab_size=61, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, bos_token_id=0,
               eos_token_id=None, max_position_embeddings=32, initializer_range=0.1)
@@ -151,8 +153,7 @@ def logits_of(model, ids):
 
 
 def export(binaries, directory, out, *options):
-    subprocess.run([f"{binaries}/eps", "export", "--model", directory, "--out", out, *options], check=True,
-                   stdout=subprocess.DEVNULL)
+    eps(binaries, "export", "--model", directory, "--out", out, *options)
     with open(f"{out}/config.json") as file:
         assert "quantization_config" not in json.load(file), out
     return load_file(f"{out}/model.safetensors")

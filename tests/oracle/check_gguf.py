@@ -46,6 +46,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from family_tokens import TOKENIZERS
 from gguf_models import MODELS, PIECES, ROOT, TEXT
+from programs import BIN, eps
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "modernbert")
 PROMPT, N_GENERATED = "The daemon holds all weights", 12
@@ -82,13 +83,6 @@ def origin(name, llama, folder):
     (folder / "config.json").write_text(json.dumps(config | row.published))
 
 
-def run(programs, *words):
-    done = subprocess.run([os.path.join(programs, "eps"), *map(str, words)], capture_output=True)  # bytes: \r stays
-    if done.returncode:
-        sys.exit(f"eps {' '.join(map(str, words))}: {done.stderr.decode(errors='replace')}")
-    return done.stdout.decode(errors="replace")
-
-
 def export_all(name, programs, work):
     """Gives fp32, bf16, adapter and merged, of which some are left out where llama.cpp cannot convert them."""
     machine = ["--device", "cpu", "--batch", 4, "--steps", 2, "--lr", 0.01, "--seq", 32, "--model", work / "origin"]
@@ -99,13 +93,13 @@ def export_all(name, programs, work):
     else:
         (work / "data.txt").write_text(TEXT[0])
         machine += ["--data", work / "data.txt"]
-    run(programs, "train", "--out", work / "run", *machine)
+    eps(programs, "train", "--out", work / "run", *machine)
     for dtype in ("fp32", "bf16"):
-        run(programs, "export", "--model", work / "run", "--out", work / dtype, "--dtype", dtype)
+        eps(programs, "export", "--model", work / "run", "--out", work / dtype, "--dtype", dtype)
     if MODELS[name].adapted:
-        run(programs, "train", "--out", work / "adapters", "--lora", "rank=4,alpha=12,targets=all-linear", *machine)
-        run(programs, "export", "--model", work / "adapters", "--out", work / "adapter")
-        run(programs, "export", "--model", work / "adapters", "--merge", "--out", work / "merged")
+        eps(programs, "train", "--out", work / "adapters", "--lora", "rank=4,alpha=12,targets=all-linear", *machine)
+        eps(programs, "export", "--model", work / "adapters", "--out", work / "adapter")
+        eps(programs, "export", "--model", work / "adapters", "--merge", "--out", work / "merged")
     return ["fp32", "bf16"] + (["adapter", "merged"] if MODELS[name].adapted else [])
 
 
@@ -288,7 +282,7 @@ def compare_generated(name, programs, simple, file, model):
     the two tokens must be all but equally likely by transformers: their logits within a fiftieth of all logits'
     deviation."""
     theirs = subprocess.run([simple, "-m", file, "-n", str(N_GENERATED), PROMPT], capture_output=True)
-    ours = json.loads(run(programs, "generate", "--model", model, "--prompt", PROMPT, "--tokens", N_GENERATED,
+    ours = json.loads(eps(programs, "generate", "--model", model, "--prompt", PROMPT, "--tokens", N_GENERATED,
                           "--temperature", 0, "--device", "cpu", "--json"))["ids"]
     if theirs.returncode:
         sys.exit(f"{name}: {simple}: {theirs.stderr.decode(errors='replace')[-2000:]}")
@@ -347,7 +341,7 @@ if __name__ == "__main__":
     transformers.utils.logging.disable_progress_bar()
     parser = argparse.ArgumentParser()
     parser.add_argument("llama", type=pathlib.Path)
-    parser.add_argument("--bin", default=str(ROOT / "build" / "bin"))
+    parser.add_argument("--bin", default=BIN)
     parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--simple")
     chosen = parser.parse_args()

@@ -8,13 +8,14 @@ status 0 if all probabilities are within 1e-5, and `eps plan` counts torchvision
 import argparse
 import json
 import pathlib
-import subprocess
 import tempfile
 
 import numpy as np
 import torch
 import torchvision
 from safetensors.torch import load_file, save_file
+
+from programs import BIN, eps
 
 N, SIDE, CLASSES = 12, 72, 4
 CONFIG = dict(model_type="torchvision_resnet", architectures=["TorchvisionResNetForImageClassification"], stem="imagenet",
@@ -32,9 +33,8 @@ def model_of(name, home):
     return "net.json"
 
 
-def predictions(eps, model, home, name):
-    subprocess.run([eps, "eval", "--model", model, "--data", "images.npy", "--predictions", f"{name}.jsonl"], cwd=home,
-                   check=True, stdout=subprocess.DEVNULL)
+def predictions(binaries, model, home, name):
+    eps(binaries, "eval", "--model", model, "--data", "images.npy", "--predictions", f"{name}.jsonl", cwd=home)
     lines = [json.loads(line) for line in (home / f"{name}.jsonl").read_text().splitlines()]
     return torch.tensor([[line["probability"][str(c)] for c in range(CLASSES)] for line in lines])
 
@@ -48,8 +48,8 @@ def by_torchvision(net, images, config):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", default=pathlib.Path(__file__).resolve().parents[2] / "build" / "bin", type=pathlib.Path)
-    eps, worst, miscounted = parser.parse_args().bin / "eps", 0.0, False
+    parser.add_argument("--bin", default=BIN)
+    binaries, worst, miscounted = parser.parse_args().bin, 0.0, False
     for name in NETS:
         with tempfile.TemporaryDirectory() as home:
             home = pathlib.Path(home)
@@ -57,17 +57,15 @@ def main():
             np.save(home / "images.npy", images)
             np.save(home / "labels.npy", np.arange(N, dtype=np.uint8) % CLASSES)
             model = model_of(name, home)
-            subprocess.run([eps, "train", "--model", model, "--image", f"{SIDE}x{SIDE}", "--data", "images.npy", "--batch",
-                            "6", "--steps", "3", "--out", "run", "--device", "cpu"], cwd=home, check=True,
-                           stdout=subprocess.DEVNULL)
+            eps(binaries, "train", "--model", model, "--image", f"{SIDE}x{SIDE}", "--data", "images.npy", "--batch", 6, "--steps", 3,
+                "--out", "run", "--device", "cpu", cwd=home)
             saved = home / "run" / "latest"
             config = json.loads((saved / "config.json").read_text())
             net = getattr(torchvision.models, name)(num_classes=CLASSES)
             net.load_state_dict(load_file(saved / "model.safetensors"))
-            plan = subprocess.run([eps, "plan", "--json", "--model", saved, "--batch", "6"], cwd=home, check=True,
-                                  stdout=subprocess.PIPE).stdout
+            plan = eps(binaries, "plan", "--json", "--model", saved, "--batch", 6, cwd=home)
             miscounted |= json.loads(plan)["parameters"] != sum(p.numel() for p in net.parameters())
-            ours = predictions(eps, saved, home, "ours")
+            ours = predictions(binaries, saved, home, "ours")
             worst = max(worst, (ours - by_torchvision(net, images, config)).abs().max().item())
 
             torch.manual_seed(2)
@@ -76,7 +74,7 @@ def main():
             (home / "fresh").mkdir()
             save_file(fresh.state_dict(), home / "fresh" / "model.safetensors")
             (home / "fresh" / "config.json").write_text(json.dumps(config))
-            ours = predictions(eps, home / "fresh", home, "fresh")
+            ours = predictions(binaries, home / "fresh", home, "fresh")
             worst = max(worst, (ours - by_torchvision(fresh, images, config)).abs().max().item())
             print(name, "largest difference of a probability so far", worst, flush=True)
     return miscounted or worst > 1e-5

@@ -12,13 +12,13 @@ over, none of them in the vision tower, and gives the merged logits. Exit status
 Made with torch 2.15.0, transformers 5.24.0 and peft 0.21.2 on the CPU.
 """
 import argparse
+import functools
 import glob
 import hashlib
 import json
 import os
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 
@@ -28,6 +28,8 @@ from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, CONFIG_MAPPING
+
+import programs
 
 SIZES = dict(vocab_size=61, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=6, initializer_range=0.3, max_position_embeddings=256, pad_token_id=0, bos_token_id=1,
@@ -186,18 +188,13 @@ def check(eps, name, work):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", default="build/bin")
+    parser.add_argument("--bin", default=programs.BIN)
     parser.add_argument("names", nargs="*", default=list(WRAPPERS))
     options = parser.parse_args()
 
-    def eps(*words):
-        done = subprocess.run([os.path.join(options.bin, "eps"), *map(str, words)], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"eps {' '.join(map(str, words))}: {done.stderr}")
-
     for name in options.names or WRAPPERS:
         with tempfile.TemporaryDirectory(prefix=f"passed-{name}-") as work:
-            check(eps, name, pathlib.Path(work))
+            check(functools.partial(programs.eps, options.bin), name, pathlib.Path(work))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ a RoBERTa for masked tokens; there, what eps eval predicts of pairs of texts is 
 versions 1.0 and 1.1 and as Flan is published, whose losses are those of transformers in float64, before and behind some
 steps and once more exported; names, shapes and configurations stay. Exit status 0 or 1.
 """
+import functools
 import glob
 import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -31,6 +31,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 import make_saved
+import programs
 
 said = []
 UNTIED = "so we will NOT tie them"  # transformers 5 says this of every T5 with a head of its own
@@ -225,13 +226,8 @@ def with_mask(origin, home):
     return copy
 
 
-def check_all(programs):
-    def eps(*words):
-        done = subprocess.run([os.path.join(programs, "eps"), *words], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"eps {' '.join(words)}: {done.stderr}")
-        return done.stdout
-
+def check_all(binaries):
+    eps = functools.partial(programs.eps, binaries)
     check_t5(eps)
     check_classifiers(eps)
     for path in sorted(glob.glob(os.path.join(FIXTURES, "*", "tokens.json"))):

@@ -14,6 +14,8 @@ import tempfile
 import torch
 from safetensors.torch import load_file, save_file
 
+from programs import eps
+
 WIDTH = 8
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -43,8 +45,7 @@ def check(bin_, home, values, to):
     source, out = os.path.join(home, "source"), os.path.join(home, "out")
     subprocess.run(["rm", "-rf", source, out], check=True)
     make(source, values)
-    subprocess.run([os.path.join(bin_, "eps"), "export", "--model", source, "--out", out, "--dtype", NAMES[to]],
-                   check=True, stdout=subprocess.DEVNULL)
+    eps(bin_, "export", "--model", source, "--out", out, "--dtype", NAMES[to])
     got = load_file(os.path.join(out, "model.safetensors"))["transformer.wte.weight"].flatten()[:len(values)]
     want = values.to(to)
     bits = torch.int32 if to == torch.float32 else torch.int16

@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
 import tempfile
 
@@ -25,6 +24,8 @@ import torch
 from transformers import (AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer,
                           TrainingArguments)
 from transformers.utils import logging
+
+import programs
 
 PACKAGES = {"numpy": "numpy", "scipy": "scipy", "sklearn": "scikit-learn", "torch": "pytorch"}
 BATCH, EPOCHS, RATE, SEQ = 32, 3, 1e-4, 64
@@ -69,14 +70,12 @@ def write(path, rows):
     path.write_text("sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
 
 
-def by_eps(eps, model, home, seed):
+def by_eps(binaries, model, home, seed):
     out = home / f"eps-{seed}"
-    words = [eps, "train", "--task", "classify", "--model", model, "--data", home / "train.tsv", "--eval-data",
+    words = ["train", "--task", "classify", "--model", model, "--data", home / "train.tsv", "--eval-data",
              home / "eval.tsv", "--seq", SEQ, "--batch", BATCH, "--epochs", EPOCHS, "--lr", RATE, "--min-lr", 0, "--warmup",
              0, "--schedule", "linear", "--weight-decay", 0.01, "--device", "cpu", "--seed", seed, "--out", out]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"eps: {done.stderr}")
+    programs.eps(binaries, *words)
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     return last["eval_loss"], last["eval_accuracy"]
 
@@ -113,9 +112,8 @@ def by_trainer(model, home, seed, train, held):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent.parent
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", default=root / "build" / "bin", type=pathlib.Path)
+    parser.add_argument("--bin", default=programs.BIN)
     parser.add_argument("--seeds", default=3, type=int)
     parser.add_argument("--rows", default=1200, type=int)
     options = parser.parse_args()
@@ -129,7 +127,7 @@ def main():
         write(home / "train.tsv", train)
         write(home / "eval.tsv", held)
         for seed in range(options.seeds):
-            made["eps"].append(by_eps(options.bin / "eps", model, home, seed))
+            made["eps"].append(by_eps(options.bin, model, home, seed))
             made["Trainer"].append(by_trainer(model, home, seed, train, held))
             for who, results in made.items():
                 print(f"seed {seed}  {who:8} loss {results[-1][0]:.4f}  accuracy {results[-1][1]:.4f}", flush=True)

@@ -14,7 +14,6 @@ import array
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -26,6 +25,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 
 import logits
+from programs import BIN, eps
 
 BASES = {"tied": "wte", "untied": "wte", "llama_linear": "embed_tokens", "llama3": "embed_tokens", "gemma3_tied": "embed_tokens",
          "gemma": "embed_tokens", "qwen2_tied": "embed_tokens", "qwen3_tied": "embed_tokens", "mistral": "embed_tokens"}
@@ -60,23 +60,17 @@ def settings(draw, base):
                 exclude_modules=draw.choice([None, None, [n for n in names if n not in some][:1]]))
 
 
-def loss_of(programs, folder, data, base=None):
-    done = subprocess.run([os.path.join(programs, "eps"), "eval", "--model", folder, "--data", data, "--seq", str(SEQ), "--json",
-                           "--device", "cpu"] + (["--base-model", base] if base else []), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{folder}: {done.stderr}")
-    return json.loads(done.stdout)["loss"]
+def loss_of(binaries, folder, data, base=None):
+    return json.loads(eps(binaries, "eval", "--model", folder, "--data", data, "--seq", SEQ, "--json", "--device", "cpu",
+                          *(["--base-model", base] if base else [])))["loss"]
 
 
-def same_files(programs, folder, data, base, work):
+def same_files(binaries, folder, data, base, work):
     """Trained for a step of 1e-12, and exported: PEFT's tensors and settings."""
     run, out = os.path.join(work, "run"), os.path.join(work, "out")
-    for words in (["train", "--model", folder, "--base-model", base, "--data", data, "--seq", str(SEQ), "--batch", "2", "--steps", "1",
-                   "--lr", "1e-12", "--weight-decay", "0", "--device", "cpu", "--out", run],
-                  ["export", "--model", run, "--base-model", base, "--out", out]):
-        done = subprocess.run([os.path.join(programs, "eps"), *words], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{folder}: {done.stderr}")
+    eps(binaries, "train", "--model", folder, "--base-model", base, "--data", data, "--seq", SEQ, "--batch", 2, "--steps", 1, "--lr",
+        "1e-12", "--weight-decay", 0, "--device", "cpu", "--out", run)
+    eps(binaries, "export", "--model", run, "--base-model", base, "--out", out)
     tensors, configs = ([read(os.path.join(where, name)) for where in (folder, out)]
                         for read, name in ((load_file, "adapter_model.safetensors"),
                                            (lambda path: json.load(open(path)), "adapter_config.json")))
@@ -89,7 +83,7 @@ def same_files(programs, folder, data, base, work):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("n", type=int, nargs="?", default=100)
-    arguments.add_argument("--bin", default="build/bin")
+    arguments.add_argument("--bin", default=BIN)
     arguments.add_argument("--seed", type=int, default=1)
     options = arguments.parse_args()
     draw, farthest, faults = random.Random(options.seed), 0, 0
@@ -116,8 +110,7 @@ def main():
             with torch.no_grad():
                 want = torch.nn.functional.cross_entropy(again(input_ids=ids[:-1].view(-1, SEQ)).logits.flatten(0, 1), ids[1:]).item()
             merged = os.path.join(folder, "merged")
-            subprocess.run([os.path.join(options.bin, "eps"), "export", "--model", adapter, "--base-model", path, "--merge", "--out",
-                            merged], check=True, capture_output=True)
+            eps(options.bin, "export", "--model", adapter, "--base-model", path, "--merge", "--out", merged)
             if not same_files(options.bin, adapter, data, path, folder):
                 faults += 1
                 print(k, base, how, "another adapter is exported")

@@ -14,11 +14,12 @@ import json
 import math
 import os
 import random
-import subprocess
 import sys
 import tempfile
 
 import jinja2
+
+from programs import BIN, eps
 
 TEMPLATE = ("{{ first or '' }}{% for t in tools or [] %}{{ '(' + t.function.name + ')' }}{% endfor %}"
             "{% for d in documents or [] %}{{ '{' + d.text + '}' }}{% endfor %}"
@@ -124,7 +125,7 @@ def shown(messages, trained, variables, render):
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("n", type=int, nargs="?", default=1000)
-    arguments.add_argument("--bin", default="build/bin")
+    arguments.add_argument("--bin", default=BIN)
     arguments.add_argument("--seed", type=int, default=1)
     options = arguments.parse_args()
     draw = random.Random(options.seed)
@@ -142,11 +143,7 @@ def main():
             path = os.path.join(folder, "lines.jsonl")
             with open(path, "w") as file:
                 file.writelines(json.dumps(line[0], ensure_ascii=draw.random() < 0.5) + "\n" for line in lines)
-            done = subprocess.run([os.path.join(options.bin, "eps"), "data", path, "--model", folder, "--limit", str(2 * options.n),
-                                   "--json"], capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(done.stderr)
-            said = json.loads(done.stdout)
+            said = json.loads(eps(options.bin, "data", path, "--model", folder, "--limit", 2 * options.n, "--json"))
             rows = [row for row in said["rows"] if row.get("side") != "rejected"]
             unread = collections.Counter()
             for row, (line, messages, trained, variables, keys) in zip(rows, lines, strict=True):

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
+from programs import BIN, eps
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-EPS = ROOT / "build" / "bin" / "eps"
 VOCABULARY, SEQ, BATCH, N_TOKENS = 410, 24, 8, 1000
 # Classes, the row of position 0, and of the tokenizer the number of ids, the special ones and the mask token.
 FAMILIES = {"bert": (BertConfig, BertForMaskedLM, 0, 327, {0, 1, 2, 3, 4}, 4),
@@ -71,13 +71,6 @@ def loss_of(family, model, rows):
         return model(input_ids=ids, position_ids=positions, labels=labels).loss.item(), int((labels != -100).sum())
 
 
-def run(*words):
-    done = subprocess.run([EPS, *map(str, words)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"eps {words[0]}: {done.stderr}")
-    return done.stdout
-
-
 def check(family):
     """True if all losses agree."""
     agree = True
@@ -110,12 +103,12 @@ def check(family):
         for window, begin in enumerate(range(0, N_TOKENS, SEQ)):
             start = min(begin, N_TOKENS - SEQ)
             rows.append(masked(family, stream[start:start + SEQ], begin - start, key, window, fraction))
-        said = json.loads(run("eval", *common, "--seed", seed, "--mask-fraction", fraction, "--json"))
+        said = json.loads(eps(BIN, "eval", *common, "--seed", seed, "--mask-fraction", fraction, "--json"))
         compare(f"eval with seed {seed}", (said["loss"], said["tokens"]), loss_of(family, model, rows))
 
     # At a learning rate of nearly 0 the weights stay, so each step's loss is one of these weights. 7 steps of 8 rows go
     # beyond the 41 windows, so some windows return with other masks.
-    run("train", *common, "--eval-data", "ids.bin", "--parts", 2, "--steps", 7, "--order", "sequential", "--seed", 3,
+    eps(BIN, "train", *common, "--eval-data", "ids.bin", "--parts", 2, "--steps", 7, "--order", "sequential", "--seed", 3,
         "--lr", 1e-12, "--weight-decay", 0, "--precision", "fp32", "--out", f"run-{family}")
     key, n_windows = masks_key(3, False), N_TOKENS // SEQ
     for line in open(f"run-{family}/metrics.jsonl"):

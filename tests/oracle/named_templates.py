@@ -7,11 +7,11 @@
 import json
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 
 import conversations
+from programs import BIN, eps
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CONFIG = {"model_type": "gpt2", "vocab_size": 65536, "n_positions": 1024, "n_embd": 16, "n_layer": 1, "n_head": 1}
@@ -38,9 +38,8 @@ def compare(n):
                 data = pathlib.Path(folder, "data.jsonl")
                 data.write_text("".join(json.dumps(row) + "\n" for row in rows))
                 for chosen in (None, *names):
-                    command = [ROOT / "build/bin/eps", "data", data, "--model", folder, "--json", "--limit", "100000", "--train-on", "all",
-                               *(["--chat-template", chosen] if chosen else [])]
-                    got = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)["rows"]
+                    got = json.loads(eps(BIN, "data", data, "--model", folder, "--json", "--limit", 100000, "--train-on", "all",
+                                         *(["--chat-template", chosen] if chosen else [])))["rows"]
                     for row, ours in zip(rows, got, strict=True):
                         theirs = tokenizer.apply_chat_template(row["messages"], tools=row.get("tools"), chat_template=chosen, tokenize=True, return_dict=True)
                         same = ours["ids"] == theirs["input_ids"]

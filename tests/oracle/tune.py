@@ -10,7 +10,6 @@ torch 2.15.0.
 import json
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 
@@ -21,6 +20,7 @@ from transformers.utils import logging
 from trl import SFTConfig, SFTTrainer
 
 import conversations
+from programs import BIN, eps
 
 STEPS, BATCH, RATE = 10, 4, 1e-3
 SMALL = dict(vocab_size=700, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -63,10 +63,9 @@ def by_trl(folder, tokenizer, data):
 
 
 def by_eps(folder):
-    subprocess.run([conversations.ROOT / "build/bin/eps", "train", "--model", folder, "--data", folder / "data.jsonl", "--eval-data",
-                    folder / "data.jsonl", "--order", "sequential", "--batch", str(BATCH), "--steps", str(STEPS), "--lr", str(RATE),
-                    "--schedule", "constant", "--warmup", "0", "--seq", "512", "--device", "cpu", "--device-mem", "256MiB",
-                    "--out", folder / "eps"], check=True, capture_output=True)
+    eps(BIN, "train", "--model", folder, "--data", folder / "data.jsonl", "--eval-data", folder / "data.jsonl", "--order", "sequential",
+        "--batch", BATCH, "--steps", STEPS, "--lr", RATE, "--schedule", "constant", "--warmup", 0, "--seq", 512, "--device", "cpu",
+        "--device-mem", "256MiB", "--out", folder / "eps")
     return [json.loads(line)["loss"] for line in (folder / "eps/metrics.jsonl").read_text().splitlines()]
 
 

@@ -10,9 +10,7 @@ The exit status is 1 if ours is more than 1e-5 and more than twice TRL's.
 Made with torch 2.15.0, transformers 5.23.0 and trl 1.16.0 on the CPU.
 """
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 
@@ -23,7 +21,8 @@ from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig,
                           MistralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config)
 from trl import DPOConfig, DPOTrainer
 
-EPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../build/bin/eps")
+from programs import BIN, eps
+
 STEPS, ROWS, BETA, LR = 10, 8, 0.5, 1e-3
 # Some gradients of preferences nearly cancel, since both texts have their prompt in common. With Adam's 1e-8 rounding alone
 # would decide how far such a weight goes, in PyTorch as in ours.
@@ -78,11 +77,9 @@ def make_data(folder):
 
 def ours(folder):
     out = f"{folder}/ours"
-    subprocess.run([EPS, "train", "--model", f"{folder}/model", "--data", f"{folder}/pairs.jsonl", "--eval-data",
-                    f"{folder}/pairs.jsonl", "--batch", str(2 * ROWS), "--steps", str(STEPS), "--order", "sequential",
-                    "--lr", str(LR), "--schedule", "constant", "--warmup", "0", "--weight-decay", "0", "--epsilon",
-                    str(EPSILON), "--dpo-beta", str(BETA), "--device", "cpu", "--out", out], check=True,
-                   stdout=subprocess.DEVNULL)
+    eps(BIN, "train", "--model", f"{folder}/model", "--data", f"{folder}/pairs.jsonl", "--eval-data", f"{folder}/pairs.jsonl", "--batch",
+        2 * ROWS, "--steps", STEPS, "--order", "sequential", "--lr", LR, "--schedule", "constant", "--warmup", 0, "--weight-decay", 0,
+        "--epsilon", EPSILON, "--dpo-beta", BETA, "--device", "cpu", "--out", out)
     with open(f"{out}/metrics.jsonl") as f:
         return [json.loads(line) for line in f]
 

@@ -263,14 +263,12 @@ static json_t *counts_json(const struct eps_data_counts *c)
         json_object_set_new(quantiles, name, json_integer((json_int_t)c->quantiles[i]));
     }
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o*}", "kind",
-                     c->preferences     ? "preferences"
-                     : c->conversations ? "conversations"
-                                        : "text",
-                     "seq", (json_int_t)c->seq, "lines", (json_int_t)c->n_lines, "rows", (json_int_t)c->n_rows,
-                     "tokens", (json_int_t)c->n_tokens, "trained", (json_int_t)c->n_trained, "spelled",
-                     (json_int_t)c->n_spelled, "cut", (json_int_t)c->n_cut, "dropped", (json_int_t)c->n_dropped,
-                     "unanswered", (json_int_t)c->n_unanswered, "longest", (json_int_t)c->longest, "quantiles",
-                     quantiles, "documents", c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
+                     eps_task_facts(c->teaches)->key, "seq", (json_int_t)c->seq, "lines", (json_int_t)c->n_lines,
+                     "rows", (json_int_t)c->n_rows, "tokens", (json_int_t)c->n_tokens, "trained",
+                     (json_int_t)c->n_trained, "spelled", (json_int_t)c->n_spelled, "cut", (json_int_t)c->n_cut,
+                     "dropped", (json_int_t)c->n_dropped, "unanswered", (json_int_t)c->n_unanswered, "longest",
+                     (json_int_t)c->longest, "quantiles", quantiles, "documents",
+                     c->n_documents > 0 ? json_integer((json_int_t)c->n_documents) : NULL);
 }
 
 static void print_counts(const struct eps_data_counts *c)

@@ -9,20 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
-    unsigned task;
-    const char *key, *name;
-} tasks[] = {{EPS_OF_TEXT, "text", "text"},
-             {EPS_OF_CONVERSATIONS, "conversations", "conversations"},
-             {EPS_OF_PREFERENCES, "preferences", "preferences"},
-             {EPS_OF_MASKED, "masked", "masked text"},
-             {EPS_OF_LABELS, "labels", "labelled rows"},
-             {EPS_OF_TARGETS, "targets", "sources with targets"},
-             {EPS_OF_SPANS, "spans", "masked spans"},
-             {EPS_OF_IMAGES, "images", "images with classes"}};
-
-enum { TASKS = sizeof tasks / sizeof *tasks };
-
 /* By enum eps_attention_path: in the list, and what it means. */
 static const struct {
     const char *name, *meaning;
@@ -42,11 +28,12 @@ struct models {
 
 static const char *models_learns(char out[200], const struct eps_family *family)
 {
+    const struct eps_task_facts *task;
     int n = 0;
 
-    for (size_t i = 0; i < TASKS; i++)
-        if (family->teaches & tasks[i].task)
-            n += snprintf(out + n, 200 - (size_t)n, "%s%s", n ? ", " : "", tasks[i].name);
+    for (size_t i = 0; (task = eps_task_at(i)) != NULL; i++)
+        if (family->teaches & task->task)
+            n += snprintf(out + n, 200 - (size_t)n, "%s%s", n ? ", " : "", task->name);
     return out;
 }
 
@@ -101,11 +88,12 @@ static json_t *models_names(const char *const *names)
 
 static json_t *models_json(const struct eps_family *family)
 {
+    const struct eps_task_facts *task;
     json_t *learns = json_array();
 
-    for (size_t i = 0; i < TASKS; i++)
-        if (family->teaches & tasks[i].task)
-            json_array_append_new(learns, json_string(tasks[i].key));
+    for (size_t i = 0; (task = eps_task_at(i)) != NULL; i++)
+        if (family->teaches & task->task)
+            json_array_append_new(learns, json_string(task->key));
     return json_pack("{s:s, s:s, s:s?, s:o, s:[s, s], s:s, s:o, s:o, s:b}", "model_type", family->model_type,
                      "architecture", family->architecture, "classifier", family->classifier, "learns", learns,
                      "devices", "cpu", "cuda", "attention", attentions[family->attention].name, "adapters",

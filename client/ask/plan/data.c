@@ -53,7 +53,7 @@ int eps_plan_data(struct eps_train_options *options, struct eps_error *error)
     if (!rc) {
         const struct eps_train_options *o = &run.options;
         const struct plan_goal goal = client_run_goal(&run);
-        options->model = o->model;
+        options->model = o->model, options->teaches = o->teaches;
         options->batch = o->batch, options->seq = o->seq, options->source_seq = o->source_seq;
         options->parts = o->parts, options->steps = o->steps, options->epochs = NAN;
         options->n_labels = o->task == EPS_CLASSIFY ? run.model.config.n_labels : 0;

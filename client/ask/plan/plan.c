@@ -145,14 +145,13 @@ static int plan_resolve(struct question *q, const struct eps_train_options *in, 
 static int plan_check_tasks(const struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_source_ops *kind = client_source_kind(&q->config, in->mask_fraction);
-    const bool pairs = !isnan(in->dpo_beta), text = kind == &client_source_text;
+    const bool pairs = !isnan(in->dpo_beta);
     struct client_frame frame;
-    const unsigned tasks = pairs ? EPS_OF_PREFERENCES : EPS_OF_TEXT | EPS_OF_CONVERSATIONS;
 
     if (pairs && (q->task || q->config.family->masked))
         return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
                          q->config.family->model_type);
-    int rc = client_options_check_tasks(in, EPS_COMMAND_PLAN, text ? tasks : kind->task, false, err);
+    int rc = client_options_check_tasks(in, EPS_COMMAND_PLAN, client_source_planned(kind, pairs), false, err);
     if (!rc)
         rc = client_frame_parse(&frame, in->image, err);
     return rc ? rc : client_frame_check(&frame, &q->config.image, err);
@@ -209,6 +208,7 @@ static struct plan_goal plan_goal_of(const struct question *q)
 {
     struct plan_goal goal = client_options_goal(&q->options);
 
+    client_source_ask(&goal, client_source_fields(q->options.teaches));
     goal.entries = q->options.data_tokens > 0 ? q->options.data_tokens : 1;
     return goal;
 }

@@ -2,8 +2,10 @@
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
+#include "client/options/options.h"
 #include "client/options/value.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -87,4 +89,82 @@ TEST(the_help_of_change_names_the_options_that_may_change)
     }
     ck_assert(help && last);
     ck_assert_holds(help, print("%s or %s.", names, last + 2));
+}
+
+/* Options of any of the commands below. */
+union asked {
+    struct eps_train_options train;
+    struct eps_eval_options eval;
+    struct eps_data_options data;
+};
+
+/* All options unset but this one. */
+static union asked asked_of(enum eps_command command, const struct eps_option *row)
+{
+    static const char *const text = "x";
+    static const double half[2] = {0.5, 0.5};
+    static const uint64_t one = 1;
+    union asked asked = {.train = eps_train_defaults()};
+    void *member;
+
+    if (command == EPS_COMMAND_EVAL)
+        asked.eval = eps_eval_defaults();
+    else if (command == EPS_COMMAND_DATA)
+        asked.data = eps_data_defaults();
+    member = (char *)&asked + row->offset;
+    switch (row->kind) {
+    case EPS_OPTION_HEADING:
+    case EPS_OPTION_TEXTS: /* data: of all tasks */
+        break;
+    case EPS_OPTION_FLAG:
+        *(bool *)member = true;
+        break;
+    case EPS_OPTION_TEXT:
+    case EPS_OPTION_OPTIONAL_TEXT:
+    case EPS_OPTION_PATTERNS:
+        memcpy(member, &text, sizeof text);
+        break;
+    case EPS_OPTION_COUNT:
+    case EPS_OPTION_AUTO:
+    case EPS_OPTION_NUMBER_32:
+    case EPS_OPTION_CHOICE:
+        memcpy(member, &one, sizeof(uint32_t));
+        break;
+    case EPS_OPTION_LONG:
+    case EPS_OPTION_NUMBER:
+    case EPS_OPTION_BYTES:
+        memcpy(member, &one, sizeof one);
+        break;
+    case EPS_OPTION_REAL:
+    case EPS_OPTION_PAIR:
+        memcpy(member, half, row->kind == EPS_OPTION_PAIR ? sizeof half : sizeof *half);
+    }
+    return asked;
+}
+
+/* The task's own sentence, or one of the table's; a task without either would end the program. */
+TEST(each_task_takes_an_option_or_says_why_not)
+{
+    static const enum eps_command commands[] = {EPS_COMMAND_TRAIN, EPS_COMMAND_PLAN, EPS_COMMAND_EVAL,
+                                                EPS_COMMAND_DATA};
+    const struct eps_task_facts *task;
+    struct eps_option row;
+    size_t n, n_refused = 0;
+    const struct eps_option *rows = eps_options(&n);
+
+    for (size_t i = 0; i < n * COUNT(commands); i++) {
+        const enum eps_command command = commands[i % COUNT(commands)];
+        if (!eps_option_of(&row, &rows[i / COUNT(commands)], command))
+            continue;
+        const union asked asked = asked_of(command, &row);
+        for (size_t k = 0; (task = eps_task_at(k)) != NULL; k++) {
+            const bool takes = row.tasks == 0 || row.tasks & task->task;
+            struct error err = {""};
+            ck_assert_msg(client_options_check_tasks(&asked, command, task->task, false, &err) == (takes ? 0 : -EDOM),
+                          "%s of %s: \"%s\"", row.name, task->key, err.text);
+            ck_assert_msg(takes || strncmp(err.text, row.name, strlen(row.name)) == 0, "%s: %s", row.name, err.text);
+            n_refused += !takes;
+        }
+    }
+    ck_assert_uint_gt(n_refused, 100);
 }

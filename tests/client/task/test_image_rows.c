@@ -407,7 +407,7 @@ TEST(images_of_one_class_teach_no_classifier)
 
 static int check(const struct client_source_ops *kind, const struct eps_train_options *asked, struct error *err)
 {
-    return client_options_check_tasks(asked, EPS_COMMAND_TRAIN, kind->task, false, err);
+    return client_options_check_tasks(asked, EPS_COMMAND_TRAIN, kind->facts.task, false, err);
 }
 
 TEST(options_of_text_are_not_for_images_nor_those_of_images_for_text)

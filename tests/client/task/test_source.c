@@ -46,6 +46,61 @@ TEST(a_model_decides_which_kind_it_takes)
     }
 }
 
+TEST(a_task_is_found_by_its_bit_and_the_general_comes_first)
+{
+    const char *const keys[] = {"text",    "conversations", "preferences", "masked",
+                                "targets", "spans",         "labels",      "images"};
+    const struct eps_task_facts *task;
+    unsigned seen = 0;
+
+    for (int i = 0; i < COUNT(keys); i++) {
+        task = eps_task_at((size_t)i);
+        ck_assert_str_eq(task->key, keys[i]);
+        ck_assert_ptr_eq(eps_task_facts(task->task), task);
+        ck_assert(!(seen & task->task) && task->task & EPS_OF_ALL);
+        ck_assert(strcmp(task->use, "eval") == 0 || strcmp(task->use, "chat") == 0 ||
+                  strcmp(task->use, "generate") == 0);
+        seen |= task->task;
+    }
+    ck_assert_ptr_null(eps_task_at(COUNT(keys)));
+    ck_assert_ptr_null(eps_task_facts(EPS_OF_HYPOTHESES));
+    ck_assert_ptr_null(eps_task_facts(0));
+}
+
+TEST(tasks_of_documents_are_named_together)
+{
+    const unsigned documents = EPS_OF_CONVERSATIONS | EPS_OF_PREFERENCES;
+
+    ck_assert_uint_eq(client_source_expand(EPS_OF_TEXT), EPS_OF_TEXT);
+    ck_assert_uint_eq(client_source_expand(EPS_OF_TEXT | EPS_OF_DOCUMENTS), EPS_OF_TEXT | EPS_OF_DOCUMENTS | documents);
+    ck_assert_uint_eq(client_source_tasks(&client_source_text), EPS_OF_TEXT | documents | EPS_OF_SPANS);
+    ck_assert_uint_eq(client_source_tasks(&client_source_masked), EPS_OF_MASKED);
+    ck_assert_uint_eq(client_source_planned(&client_source_text, false), EPS_OF_TEXT | EPS_OF_CONVERSATIONS);
+    ck_assert_uint_eq(client_source_planned(&client_source_text, true), EPS_OF_PREFERENCES);
+    ck_assert_uint_eq(client_source_planned(&client_source_images, false), EPS_OF_IMAGES);
+}
+
+/* What is asked for already stays asked for: on_rows has weights for any rows. */
+TEST(a_goal_follows_from_the_fields_of_its_rows)
+{
+    const struct {
+        unsigned fields;
+        bool packs, weighted;
+    } rows[] = {{client_source_fields(EPS_OF_TEXT), false, false},
+                {client_source_packed.fields, true, false},
+                {1u << PLAN_FIELD_IDS | 1u << PLAN_FIELD_WEIGHTS, false, true},
+                {client_source_fields(0), false, false}};
+
+    for (int i = 0; i < COUNT(rows); i++) {
+        struct plan_goal goal = {.batch = 1}, asked = {.packs = true, .weighted = true};
+        client_source_ask(&goal, rows[i].fields);
+        client_source_ask(&asked, rows[i].fields);
+        ck_assert(goal.packs == rows[i].packs && goal.weighted == rows[i].weighted);
+        ck_assert(asked.packs && asked.weighted);
+    }
+    ck_assert_uint_eq(client_source_fields(EPS_OF_TEXT), client_source_text.fields);
+}
+
 TEST_EACH(a_minibatch_has_its_source_s_fields_and_nothing_around_them_is_touched, KINDS)
 {
     struct kinds_opened o;
@@ -263,14 +318,14 @@ TEST(options_that_a_source_has_no_use_for_are_refused)
     for (int kind = 0; kind < KINDS; kind++) {
         for (int i = 0; i < COUNT(runs); i++) {
             struct error err = {""};
-            ck_assert_int_eq(client_options_check_tasks(runs[i].asked, EPS_COMMAND_TRAIN, kinds[kind]->task, false,
-                                                        &err),
+            ck_assert_int_eq(client_options_check_tasks(runs[i].asked, EPS_COMMAND_TRAIN, kinds[kind]->facts.task,
+                                                        false, &err),
                              runs[i].refused[kind] ? -EDOM : 0);
             ck_assert_holds(err.text, runs[i].refused[kind] ? runs[i].option : "");
         }
         for (int i = 0; i < COUNT(evaluations); i++) {
             struct error err = {""};
-            ck_assert_int_eq(client_options_check_tasks(evaluations[i].asked, EPS_COMMAND_EVAL, kinds[kind]->task,
+            ck_assert_int_eq(client_options_check_tasks(evaluations[i].asked, EPS_COMMAND_EVAL, kinds[kind]->facts.task,
                                                         false, &err),
                              evaluations[i].refused[kind] ? -EDOM : 0);
             ck_assert_holds(err.text, evaluations[i].refused[kind] ? evaluations[i].option : "");
