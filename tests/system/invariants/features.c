@@ -89,7 +89,7 @@ void features_setup(void)
     expect("mkdir bert roberta spans && cp " TESTS_DIR "/fixtures/tokenizers/bert.json bert/tokenizer.json && "
            "cp " TESTS_DIR "/fixtures/tokenizers/bert.json roberta/tokenizer.json && "
            "cp " TESTS_DIR
-           "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
+           "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 lfm2 guests alternating "
            "chunked experts crossing part_norm pictures; do sed 's/\"vocab_size\": 61/\"vocab_size\": "
            "256/' " TESTS_DIR "/fixtures/$f/config.json >$f.json; done",
            0);
@@ -198,6 +198,7 @@ const struct feature features[] = {
     {"llama", "llama3.json", TEXT, "--optimizer adamw"},
     {"qwen3", "qwen3.json", TEXT, "--precision bf16"},
     {"gemma3", "gemma3.json", TEXT, "--freeze 'model.layers.0.*'"},
+    {"lfm2-packed", "lfm2.json", PACKED, "--optimizer adamw"},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
@@ -255,6 +256,7 @@ static const struct {
     {"thaw-early", "after step 2, --freeze-until: h.*.mlp.*,wte.weight is frozen no more"},
     {"fp16", "skipped"},
     {"packed", "packed"},
+    {"lfm2-packed", "packed"},
     {"ghosts", "batch norms over 2"},
 };
 
