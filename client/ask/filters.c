@@ -12,7 +12,7 @@ static uint32_t find_first(const struct model *model)
 {
     uint32_t t = 0;
 
-    while (t < model->n_tensors && !model_is_filter(&model->tensors[t]))
+    while (t < model->n_tensors && (!model_is_filter(&model->tensors[t]) || model->tensors[t].over_tokens))
         t++;
     return t;
 }

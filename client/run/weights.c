@@ -129,7 +129,9 @@ static void weights_name(struct client_weights *w, uint32_t i)
     tensor->n_dims = model_file_shape(tensor->shape, t);
     for (uint32_t d = tensor->n_dims; d-- > 0; stride *= tensor->shape[d])
         tensor->strides[d] = stride;
-    if (model_is_filter(t)) {
+    if (t->over_tokens) {
+        tensor->strides[0] = 1, tensor->strides[2] = tensor->shape[0];
+    } else if (model_is_filter(t)) {
         const uint64_t n_channels = tensor->shape[1];
         tensor->strides[1] = 1, tensor->strides[2] = t->width * n_channels, tensor->strides[3] = n_channels;
     }

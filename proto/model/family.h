@@ -26,6 +26,7 @@ enum family_key_type {
     FAMILY_LAYERS,          /* struct config_layers: a list with one of the two `words` for each block */
     FAMILY_SWITCHES,        /* struct config_layers: a list with a number or a switch for each block, of which those
                              * that are 0 or false count */
+    FAMILY_INDICES,         /* struct config_layers: the numbers of the blocks that count; n: any, if there is a list */
     FAMILY_KERNELS,         /* struct config_kernels: a list of positive whole numbers */
     FAMILY_REALS,           /* struct config_reals: a list of numbers */
     FAMILY_DEPTHS,          /* uint32_t[IMAGE_STAGES]: a list of as many positive whole numbers */

@@ -14,7 +14,7 @@ static bool is_frozen(const struct model *m, const struct model_piece *piece)
     return m->tensors[piece->tensor].frozen;
 }
 
-/* Embedding, head and vectors are not multiplied as a linear layer's weight is. */
+/* Embedding, head, vectors and convolutions over tokens are not multiplied as a linear layer's weight is. */
 static bool is_matrix(const struct model *m, const struct model_unit *unit, const struct model_piece *piece)
 {
     const uint32_t n_tables = model_table_visits(m);
@@ -22,7 +22,8 @@ static bool is_matrix(const struct model *m, const struct model_unit *unit, cons
     const uint32_t n = m->n_layers - 1 - (n_tables > 0); /* such layers have a unit each */
     const uint32_t u = (uint32_t)(unit - m->units);
 
-    return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2;
+    return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2 &&
+           !m->tensors[piece->tensor].over_tokens;
 }
 
 bool model_is_matrix(const struct model *m, uint32_t tensor)

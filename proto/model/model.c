@@ -231,6 +231,7 @@ static void model_add_layer(struct model *m, enum model_layer_kind kind, uint32_
         add_piece(m, tensor, 0, t->rows);
         m->tensors[tensor].adapts = t->adapts;
         m->tensors[tensor].height = t->height, m->tensors[tensor].width = t->width;
+        m->tensors[tensor].over_tokens = t->over_tokens;
         m->tensors[tensor].heads = t->heads;
         /* Running statistics are saved as tensors, but are no parameters. */
         if (t->averages) {

@@ -83,6 +83,16 @@ unsigned model_approximates(const struct model *m)
     return forms;
 }
 
+bool model_has_tails(const struct model *m)
+{
+    const struct model_program *const first = &m->programs[m->block];
+
+    for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
+        if (program_find(&p->program, &operation_short_conv))
+            return true;
+    return false;
+}
+
 const struct family_layer *model_layers_of(const struct model_config *c)
 {
     const struct family_classifier *classifier = c->n_labels ? c->family->classifier : NULL;

@@ -276,8 +276,9 @@ static int payload_generate(struct payload_range *out, struct payload *p, const 
             return -EPROTO;
         if (row->source > (goal->source > 0 ? goal->seq : 0))
             return -EPROTO;
-        k += one(&out[k], PAYLOAD_DATA, ((uint64_t)i * goal->seq + row->first) * sizeof(uint32_t),
-                 row->n * sizeof(uint32_t));
+        const uint32_t first = model_has_tails(&p->model) && row->n > 0 ? 0 : row->first; /* it may run all again */
+        k += one(&out[k], PAYLOAD_DATA, ((uint64_t)i * goal->seq + first) * sizeof(uint32_t),
+                 (row->first - first + row->n) * sizeof(uint32_t));
         k += one(&out[k], PAYLOAD_DATA, plan_generate_sources(goal) + (uint64_t)i * goal->seq * sizeof(uint32_t),
                  row->source * sizeof(uint32_t));
     }

@@ -27,6 +27,7 @@
 #include "proto/operation/call/regroup.h"
 #include "proto/operation/call/rope.h"
 #include "proto/operation/call/sample.h"
+#include "proto/operation/call/short_conv.h"
 #include "proto/operation/call/sparse.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
@@ -72,6 +73,9 @@
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
+    X(short_conv, device_short_conv)                                                                                   \
+    X(short_conv_backward, device_short_conv)                                                                          \
+    X(short_conv_cached, device_short_conv)                                                                            \
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \

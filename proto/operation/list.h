@@ -22,6 +22,7 @@
 #include "proto/operation/kind/pool.h"
 #include "proto/operation/kind/regroup.h"
 #include "proto/operation/kind/rope.h"
+#include "proto/operation/kind/short_conv.h"
 #include "proto/operation/kind/sinusoid.h"
 #include "proto/operation/kind/take.h"
 #include "proto/operation/kind/xielu.h"
@@ -44,6 +45,7 @@
     X(take, program_take_options)                                                                                      \
     X(cross_attention, program_cross_attention_options)                                                                \
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \
+    X(short_conv, program_short_conv_options)                                                                          \
     X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \

@@ -366,7 +366,7 @@ static int run_tiles(struct tiles *t, struct error *err)
             break;
         give_logits(t);
         for (uint32_t i = 0; i < t->n_spans; i++)
-            w->n_run[t->rows[i]] += t->spans[i].n;
+            w->n_tail[t->rows[i]] = w->n_run[t->rows[i]] += t->spans[i].n;
     }
     return rc;
 }
@@ -383,6 +383,29 @@ static void copy_cache(const struct device_worker *w, uint32_t to, uint32_t from
 
     if (bytes > 0)
         w->ops->dropout_add(w->dev, &copy);
+}
+
+/* Tails stand after one token. A row that goes on after another one runs again from its first. */
+static void generate_take_tails(struct device_worker *w, const struct device_run *run)
+{
+    uint32_t n_tail[PLAN_GENERATE_ROWS];
+
+    memcpy(n_tail, w->n_tail, sizeof n_tail);
+    for (uint32_t row = 0; row < run->n_rows; row++) {
+        if (run->rows[row].n == 0)
+            continue;
+        w->n_tail[row] = n_tail[run->rows[row].from];
+        if (model_has_tails(&w->model) && w->n_tail[row] != w->n_run[row])
+            w->n_run[row] = 0;
+    }
+}
+
+/* After a failure some layers have gone on, others have not. */
+static void lose_tails(struct device_worker *w, const struct device_run *run)
+{
+    for (uint32_t row = 0; row < run->n_rows; row++)
+        if (run->rows[row].n > 0)
+            w->n_tail[row] = UINT32_MAX;
 }
 
 /* Keys and values from each row's first new token on are replaced, or will have to be. */
@@ -454,10 +477,13 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
         return rc;
     struct tiles t = {.worker = worker, .run = run, .link = link, .context = context};
     generate_forget(worker, run);
+    generate_take_tails(worker, run);
     copy_caches(worker, run);
     rc = run_tiles(&t, err);
-    if (rc != 0)
+    if (rc != 0) {
         generate_forget(worker, run);
+        lose_tails(worker, run);
+    }
     if (rc == -EIO || worker->ops->sync(worker->dev) != 0)
         return worker->ops->fault(worker->dev, err);
     return rc;

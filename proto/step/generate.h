@@ -8,7 +8,8 @@
  * A run may begin at any token up to those run so far; the keys and values of later ones are forgotten. So a text that
  * has used all positions continues with its last tokens at the first positions, and a conversation whose text changes
  * runs again from the change on. A row may also go on after the tokens of another one, whose keys and values are copied
- * first: so a prompt runs once for all texts that begin with it.
+ * first: so a prompt runs once for all texts that begin with it. Where a model's layers keep the last tokens alone
+ * (model_has_tails), a row that does not go on exactly where they stand runs again from its first token.
  *
  * Of an encoder-decoder the rows are targets. A row's source runs before its first token, through the encoder and as
  * far in the decoder as targets read it, which stays with the row; the encoder's weights are not read again for
@@ -22,7 +23,8 @@
 #include "proto/step/step.h"
 
 struct device_run {
-    const uint32_t *ids;     /* (batch, seq), host memory that others can write: a copy is checked and used */
+    const uint32_t *ids;     /* (batch, seq), host memory that others can write: a copy is checked and used. New tokens;
+                              * with model_has_tails also all that precede them in their texts */
     const uint32_t *sources; /* likewise, of an encoder-decoder; else unused */
     const struct plan_tokens *rows;
     uint32_t n_rows;

@@ -139,9 +139,10 @@ struct device_worker {
     uint64_t *stashed;
     uint32_t *row_tokens; /* (share_rows) tokens of each row of the microbatch that begins at this row of the pass */
     /* For generation (proto/step/generate.h): */
-    const void **tables;                   /* (the embedding's visits) their units in host memory, once `loaded` */
-    bool loaded;                           /* resident units are on the device, and `tables` are known */
-    uint32_t n_run[PLAN_GENERATE_ROWS];    /* tokens whose keys and values are cached */
+    const void **tables;                 /* (the embedding's visits) their units in host memory, once `loaded` */
+    bool loaded;                         /* resident units are on the device, and `tables` are known */
+    uint32_t n_run[PLAN_GENERATE_ROWS];  /* tokens whose keys and values are cached */
+    uint32_t n_tail[PLAN_GENERATE_ROWS]; /* tokens that the tails stand after, with model_has_tails; none: UINT32_MAX */
     uint32_t n_source[PLAN_GENERATE_ROWS]; /* those of the source; 0: it has not run */
 };
 

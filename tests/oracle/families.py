@@ -435,6 +435,8 @@ def judge(m, exact, theirs, loss, gradient):
             continue
         if gradient[t].shape == (want.size,):  # moments of weights by head are vectors
             gradient[t] = gradient[t].reshape(want.shape)
+        if want.ndim == 3 and gradient[t].shape == (1, want.size):  # those of convolutions over tokens are tap by tap
+            gradient[t] = gradient[t].reshape(want.shape[2], want.shape[0]).T[:, None]
         if gradient[t].shape != want.shape:
             other.append(f"{t} is {gradient[t].shape}, not {want.shape}")
             continue

@@ -342,9 +342,19 @@ def eurobert(d):
     return decoder(d, head_dim=True) | dict(attention_bias=d.switch(), mlp_bias=d.switch(), mask_token_id=4)
 
 
+def lfm2(d):
+    kinds = ("full_attention", "conv")
+    out = without(decoder(d, head_dim="maybe"), "hidden_act", "attention_dropout", "rms_norm_eps")
+    out |= d.turn((dict(), dict(layer_types=list(kinds)), dict(layer_types=list(kinds[::-1])), dict(layer_types=[kinds[1]] * 2),
+                   dict(full_attn_idxs=[1]), dict(full_attn_idxs=[]), dict(full_attn_idxs=[0, 2])))
+    return out | dict(norm_eps=d.turn((1e-5, 1e-6, 1e-2)), conv_bias=d.switch(), conv_L_cache=d.turn((3, 1, 2, 4, 5, 7, 8)),
+                      block_auto_adjust_ff_dim=d.turn((True, True, False)), block_multiple_of=d.turn((1, 3, 8)),
+                      block_ffn_dim_multiplier=d.turn((1.0, 1.3, 0.7, 2)))
+
+
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
-    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta)}
+    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")

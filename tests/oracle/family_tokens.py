@@ -217,6 +217,8 @@ TOKENIZERS = {
                                      bos_token="<|end_of_text|>", eos_token="<|end_of_text|>")),
     "hunyuan": ("hunyuan_v1_dense", as_saved(of_bytes(
         DEEPSEEK, control("<｜hy_begin▁of▁sentence｜>", "<｜hy_User｜>"), ["<｜hy_begin▁of▁sentence｜>"]))),
+    "lfm2": ("lfm2", as_saved(of_bytes(LLAMA3, control("<|pad|>", "<|startoftext|>", END, *IM), ["<|startoftext|>"]),
+                              bos_token="<|startoftext|>", eos_token="<|im_end|>", pad_token="<|pad|>")),
     "ministral3": ("ministral3", as_saved(of_bytes(
         lambda: splits(TEKKEN), control("<unk>", "<s>", "</s>", "[INST]", "[/INST]"), ["<s>"], ignore_merges=True),
         "LlamaTokenizer", bos_token="<s>")),

@@ -192,6 +192,9 @@ MODELS = {
                    "refact"),
     "hunyuan": Row("hunyuan_v1_dense", "HUNYUAN_DENSE", "hunyuan", ("<｜hy_begin▁of▁sentence｜>", "<｜hy_User｜>", None),
                    DECODER | dict(head_dim=8), pre="hunyuan-dense"),
+    "lfm2": Row("lfm2", "LFM2", "lfm2", ("<|startoftext|>", "<|im_end|>", "<|pad|>"), DECODER | dict(
+        num_hidden_layers=3, block_multiple_of=16, layer_types=["conv", "full_attention", "conv"]), pre="lfm2",
+        adapted=False),
     "ministral3": Row("ministral3", "MISTRAL3", "ministral3", LLAMA2,
                       DECODER | NO_WINDOW | dict(head_dim=8, rope_parameters=YARN),
                       "mistralai-Ministral-3-14B-Reasoning-2512", "tekken", adapted=False),

@@ -170,6 +170,15 @@ static struct device_dynamic_conv dynamic_conv_of(const float *x, const float *s
     return op;
 }
 
+static struct device_short_conv short_conv_of(const float *x, const float *weight)
+{
+    struct device_short_conv op = {};
+
+    op.n_rows = 1, op.n_tokens = ROWS, op.n = WIDTH / 4, op.n_taps = 4, op.gated = true;
+    op.x = x, op.weight = weight;
+    return op;
+}
+
 static struct device_conv2d conv2d_of(const float *x, const float *weight, float *y)
 {
     struct device_conv2d op = {};
@@ -209,8 +218,8 @@ static struct device_cross_entropy cross_entropy_of(float *running, float *logit
 }
 
 /* Where they are not 0: numbers in fp32 of 8 columns are two packs, each of which takes half of its sectors (norm's and
- * positions' gradients, which are added onto what is there; a batch's moments and statistics, for columns that a thread
- * keeps); and ids are sorted through memory. */
+ * positions' gradients, which are added onto what is there; a short convolution's slopes; a batch's moments and
+ * statistics, for columns that a thread keeps); and ids are sorted through memory. */
 static const struct {
     const char *name;
     operation *run;
@@ -314,6 +323,28 @@ static const struct {
          struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
          op.y_gradient = z, op.x_gradient = z + ARRAY / 2, op.scores_gradient = y + ARRAY / 2;
          OK(cuda_dynamic_conv_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_short_conv",
+     [](auto q, auto x, auto y, auto z, auto) {
+         struct device_short_conv op = short_conv_of(x, y);
+         op.y = z;
+         OK(cuda_short_conv(q, &op));
+     },
+     0, 0},
+    {"cuda_short_conv_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_short_conv op = short_conv_of(x, y);
+         op.y_gradient = z, op.x_gradient = z + ARRAY / 2, op.slopes = w;
+         op.weight_gradient = y + WIDTH, op.bias_gradient = y + 4 * WIDTH;
+         OK(cuda_short_conv_backward(q, &op));
+     },
+     288, 0},
+    {"cuda_short_conv_cached",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_short_conv op = short_conv_of(x, y);
+         op.y = z, op.tail = w;
+         OK(cuda_short_conv_cached(q, &op));
      },
      0, 0},
     {"cuda_conv2d",

@@ -31,8 +31,9 @@ static const double frequencies[64] = {1};
 
 /* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again
  * (of a long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole
- * sectors; of a product its result, which the kernel behind it reads; and, for the few rows here, numbers of a row that
- * each of its warps reads, and a block's line of sums. */
+ * sectors; of a product its result, which the kernel behind it reads; for the few rows here, numbers of a row that each of
+ * its warps reads, and a block's line of sums; and of a short convolution the tokens that each tap reads again, from the
+ * cache where there is one. */
 static const struct {
     const char *name;
     struct call call;
@@ -73,6 +74,13 @@ static const struct {
      {CALL_xielu_backward,
       .xielu = {.n = 1 << 16, .beta = 0.5f, .bound = -1e-6f, .of_positive = GIVEN, .of_negative = GIVEN}},
      1.05},
+    {"short convolution", {CALL_short_conv, .short_conv = {2, 32, 1024, .n_taps = 3}}, 1.96},
+    {"short convolution, gated", {CALL_short_conv, .short_conv = {2, 32, 1024, .n_taps = 3, .gated = true}}, 1.96},
+    {"short convolution backward",
+     {CALL_short_conv_backward,
+      .short_conv = {2, 32, 1024, .n_taps = 3, .gated = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
+     6},
+    {"short convolution, cached", {CALL_short_conv_cached, .short_conv = {1, 32, 1024, .n_taps = 3, .gated = true}}, 1},
     {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
     {"reduce rows", {CALL_reduce_rows, .reduce_rows = {.m = 256, .n = 1024, .stride = 1024}}, 1.07},
     {"rope",

@@ -59,6 +59,9 @@ struct cuda_queue {
     X(attention_cached, device_attention_cached)                                                                       \
     X(dynamic_conv, device_dynamic_conv)                                                                               \
     X(dynamic_conv_backward, device_dynamic_conv)                                                                      \
+    X(short_conv, device_short_conv)                                                                                   \
+    X(short_conv_backward, device_short_conv)                                                                          \
+    X(short_conv_cached, device_short_conv)                                                                            \
     X(max_pool, device_pool)                                                                                           \
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \

@@ -150,20 +150,28 @@ static cudaError_t add_lines(const struct cuda_queue *q, TO to, size_t n_lines, 
                   n_lines);
 }
 
-/* sum (n) += the sum over m rows. */
-template <typename T, int V, typename FROM>
-static cudaError_t sum_onto(const struct cuda_queue *q, float *sum, const FROM &from, size_t m, size_t n)
+/* The sum over m rows, of n columns. */
+template <typename T, int V, typename TO, typename FROM>
+static cudaError_t sum_to(const struct cuda_queue *q, const TO &to, const FROM &from, size_t m, size_t n)
 {
     const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
     const size_t wanted = pieces((size_t)q->n_processors * 8, across);
     const size_t rows = pieces(m, smaller(room, wanted)), lines = pieces(m, rows);
     const struct to_lines partial = {(double *)q->scratch, n};
-    const struct onto_sums to = {sum, NULL, n};
     cudaError_t rc;
 
     rc = launch(sum_rows<T, V, struct to_lines, FROM>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
                 q->stream, partial, from, m, n, rows);
     return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
+}
+
+/* sum (n) += the sum over m rows. */
+template <typename T, int V, typename FROM>
+static cudaError_t sum_onto(const struct cuda_queue *q, float *sum, const FROM &from, size_t m, size_t n)
+{
+    const struct onto_sums to = {sum, NULL, n};
+
+    return sum_to<T, V>(q, to, from, m, n);
 }
 
 #endif

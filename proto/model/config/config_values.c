@@ -143,6 +143,27 @@ static int read_layers(struct config_layers *out, const struct family_key *key, 
     return 0;
 }
 
+static int read_indices(struct config_layers *out, const char *key, const json_t *value, struct error *err)
+{
+    size_t i;
+    json_t *item;
+
+    *out = (struct config_layers){0};
+    if (json_is_null(value))
+        return 0;
+    if (!json_is_array(value))
+        return model_config_refuse(err, key, value, "it must be a list of blocks' numbers");
+    out->n = CONFIG_LAYERS;
+    json_array_foreach(value, i, item)
+    {
+        if (!json_is_integer(item) || json_integer_value(item) < 0)
+            return model_config_refuse(err, key, item, "each entry must be the number of a block, from 0 on");
+        if (json_integer_value(item) < CONFIG_LAYERS)
+            config_layers_add(out, (size_t)json_integer_value(item));
+    }
+    return 0;
+}
+
 void config_repeat_layers(struct config_layers *layers, uint32_t n)
 {
     const struct config_layers listed = *layers;
@@ -205,6 +226,8 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_LAYERS:
     case FAMILY_SWITCHES:
         return read_layers(field, key, value, err);
+    case FAMILY_INDICES:
+        return read_indices(field, key->name, value, err);
     case FAMILY_KERNELS:
         return config_read_kernels(field, key->name, value, err);
     case FAMILY_REALS:

@@ -157,6 +157,10 @@ uint32_t model_file_shape(uint64_t out[4], const struct model_tensor *t)
     }
     if (!model_is_filter(t))
         return t->n_dims;
+    if (t->over_tokens) {
+        out[0] = t->n / t->width, out[1] = 1, out[2] = t->width;
+        return 3;
+    }
     out[1] /= (uint64_t)t->height * t->width;
     out[2] = t->height, out[3] = t->width;
     return 4;

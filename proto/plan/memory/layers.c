@@ -11,6 +11,8 @@
 #include "proto/base/size.h"
 #include "proto/plan/memory/units.h"
 
+#include <assert.h>
+
 struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape)
 {
     return (struct operation_setting){.backend = setting->backend,
@@ -113,15 +115,20 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
 
 /* ---- caches ---- */
 
-/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads. */
+/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads, of all of them
+ * or of the last ones. */
 static uint64_t program_cache_bytes(const struct plan_setting *s, const struct program *p)
 {
     const struct program_operation *const attention = program_find(p, &operation_attention),
-                                          *const conv = program_find(p, &operation_dynamic_conv);
+                                          *const conv = program_find(p, &operation_dynamic_conv),
+                                          *const shorter = program_find(p, &operation_short_conv);
 
+    assert(!shorter || !attention); /* a cache has one place for each block */
     if (attention && !attention->attention.full)
         return s->backend->cache_bytes(s->goal.precision, s->goal.seq, attention->attention.n_kv_heads,
                                        program_kv_columns(p, attention));
+    if (shorter)
+        return program_short_conv_tail(p, shorter) * number_bytes(s->goal.precision);
     if (conv && conv->dynamic_conv.causal)
         return (uint64_t)s->goal.seq * p->values[conv->inputs[0]].columns * number_bytes(s->goal.precision);
     return 0;

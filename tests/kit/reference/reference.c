@@ -6,6 +6,7 @@
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
 #include "tests/kit/reference/reference_pool.h"
+#include "tests/kit/reference/reference_short_conv.h"
 #include "tests/kit/reference/reference_sparse.h"
 
 #include <math.h>
@@ -539,6 +540,12 @@ void reference_run(const struct call *call)
     case CALL_dynamic_conv:
     case CALL_dynamic_conv_backward:
         return reference_dynamic_conv(&call->dynamic_conv, call->kind == CALL_dynamic_conv_backward);
+    case CALL_short_conv:
+        return reference_short_conv(&call->short_conv);
+    case CALL_short_conv_backward:
+        return reference_short_conv_backward(&call->short_conv);
+    case CALL_short_conv_cached:
+        return reference_short_conv_cached(&call->short_conv);
     case CALL_conv2d:
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_FORWARD);
     case CALL_conv2d_input_gradient:

@@ -24,6 +24,7 @@
 #define EXAONE4    DECODER("exaone4") ", 'num_key_value_heads': 2"
 #define HUNYUAN    DECODER("hunyuan_v1_dense")
 #define PHI3       DECODER("phi3") ", 'pad_token_id': null"
+#define LFM2       DECODER("lfm2") ", 'num_key_value_heads': 2"
 #define GEMMA3                                                                                                         \
     "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
     "'intermediate_size': 150, 'vocab_size': 211"

@@ -364,6 +364,45 @@ TEST_EACH(apertus_s_numbers_are_those_of_transformers, COUNT(apertuses))
     ck_assert_uint_eq(rope->n_trained, apertuses[_i].n_trained);
 }
 
+/* The maps' widths are those of Lfm2MLP of transformers 5.24, blocks those of Lfm2Config: layer_types before
+ * full_attn_idxs, which may name blocks that there are not; without either all attend. As a float 1.3 is less than the
+ * file's, and 130 would become 129. */
+static const struct {
+    const char *more;
+    uint32_t inner, convolving; /* bit i: block i */
+    bool tied;
+} lfm2s[] = {
+    {"", 256, 0, true},
+    {", 'block_ff_dim': 12288, 'tie_embedding': false, 'full_attn_idxs': [1]}", 8192, 5, false},
+    {", 'block_multiple_of': 1}", 100, 0, true},
+    {", 'block_multiple_of': 1, 'block_ffn_dim_multiplier': 1.3}", 130, 0, true},
+    {", 'block_multiple_of': 16, 'block_ffn_dim_multiplier': 2}", 208, 0, true},
+    {", 'block_auto_adjust_ff_dim': false, 'full_attn_idxs': []}", 150, 7, true},
+    {", 'full_attn_idxs': [0, 7], 'layer_types': null}", 256, 6, true},
+    {", 'full_attn_idxs': [0], 'layer_types': ['conv', 'full_attention', 'conv']}", 256, 5, true},
+};
+
+TEST_EACH(lfm2_s_blocks_are_those_of_transformers, COUNT(lfm2s))
+{
+    struct model_config c;
+    struct model model;
+    struct error err;
+    const char *more = lfm2s[_i].more;
+
+    ck_assert_msg(parse(&c, quoted(print(LFM2 "%s", *more ? more : "}")), &err) == 0, "%s", err.text);
+    ck_assert(c.tied == lfm2s[_i].tied && c.n_positions == 128000);
+    ck_assert_msg(model_init(&model, &c, &err) == 0, "%s", err.text);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct model_tensor *w1 = model_find(&model, print("model.layers.%u.feed_forward.w1.weight", i)),
+                                  *conv = model_find(&model, print("model.layers.%u.conv.conv.weight", i));
+        uint64_t shape[4] = {0};
+        ck_assert_uint_eq(w1->shape[0], lfm2s[_i].inner);
+        ck_assert_int_eq(conv != NULL, lfm2s[_i].convolving >> i & 1);
+        ck_assert(!conv || (model_file_shape(shape, conv) == 3 && shape[0] == 96 && shape[1] == 1 && shape[2] == 3));
+    }
+    model_free(&model);
+}
+
 /* What would be computed otherwise is refused by its key. */
 static const struct {
     const char *text, *why;
@@ -374,6 +413,14 @@ static const struct {
     {OPT ", 'layerdrop': 0.5}", "layerdrop is 0.5"},
     {DECODER("olmo") ", 'clip_qkv': 8.0}", "clip_qkv is 8.0"},
     {DECODER("gpt_neox") ", 'rope_theta': 500}", "rope_theta is 500"},
+    {LFM2 ", 'conv_L_cache': 9}", "conv_L_cache is 9"},
+    {LFM2 ", 'layer_types': ['conv', 'full_attention']}", "layer_types has 2 entries"},
+    {LFM2 ", 'layer_types': ['conv', 'conv', 'sliding_attention']}", "layer_types is "},
+    {LFM2 ", 'full_attn_idxs': [-1]}", "full_attn_idxs is -1"},
+    {LFM2 ", 'full_attn_idxs': 1}", "full_attn_idxs is 1"},
+    {LFM2 ", 'block_ffn_dim_multiplier': 0}", "block_ffn_dim_multiplier is 0"},
+    {LFM2 ", 'block_ff_dim': 1}", "intermediate_size is 1, from which follows a width of 0"},
+    {LFM2 ", 'hidden_act': 'gelu'}", "hidden_act is 'gelu'"},
     {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
     {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
     {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},

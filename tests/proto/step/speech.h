@@ -10,7 +10,7 @@
 extern const struct model_config speech_tall, speech_wide;
 
 /* Models of more positions than two tiles of attention. */
-enum { TALL, WINDOWED, ALTERNATING, CHUNKED, EXPERTS, STRETCHED, GROWING, LONG_CONFIGS };
+enum { TALL, WINDOWED, ALTERNATING, CHUNKED, EXPERTS, STRETCHED, GROWING, CONVOLVING, LONG_CONFIGS };
 
 struct model_config speech_long_config(int which);
 

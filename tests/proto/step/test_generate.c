@@ -302,6 +302,47 @@ TEST_IF(a_row_begins_anew_from_its_first_token, !simulated())
     speech_tear_down(&t);
 }
 
+static void check_near(const float *logits, const float *expected, size_t n)
+{
+    float largest = 0;
+
+    for (size_t k = 0; k < n; k++)
+        largest = fmaxf(largest, fabsf(expected[k]));
+    for (size_t k = 0; k < n; k++)
+        ck_assert_float_eq_tol(logits[k], expected[k], 1e-5f * largest);
+}
+
+/* Whatever it ran from there on before: other tokens, or some layers of them alone, as a run was cancelled. Where layers
+ * keep the last tokens alone, it runs again from its first: so by rounding. */
+TEST_EACH(a_row_that_goes_back_goes_on_from_there, simulated() ? 0 : LONG_CONFIGS)
+{
+    const struct model_config config = speech_long_config(_i);
+    struct speech t;
+    float before[17], behind[17];
+    int rc = -ECANCELED;
+
+    ck_assert_uint_eq(config.vocabulary, COUNT(before));
+    speech_set_up(&t, &config, 150);
+    t.options.choice.n_resident = 0;
+    speech_open_worker(&t);
+    run(&t, 0, 70);
+    run(&t, 70, 5);
+    memcpy(before, t.logits, sizeof before);
+    run(&t, 75, 9);
+    memcpy(behind, t.logits, sizeof behind);
+    for (unsigned at = 1; rc != 0; at++) {
+        run(&t, 70, 5);
+        check_near(t.logits, before, COUNT(before));
+        t.link.n_calls = 0, t.link.cancel_at = at;
+        rc = try_run(&t, 75, 9);
+        t.link.cancel_at = 0, t.link.n_waits = t.link.n_pulls; /* what was under way is dropped */
+        run(&t, 75, 9);
+        check_near(t.logits, behind, COUNT(behind));
+    }
+    speech_close_worker(&t);
+    speech_tear_down(&t);
+}
+
 TEST_IF(a_worker_does_what_it_was_planned_for, !simulated())
 {
     struct speech t;
