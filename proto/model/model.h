@@ -40,20 +40,19 @@ struct model_tensor {
     bool adapts;                   /* of an adapter: the base's files do not have it */
     bool averages; /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
     uint32_t height,
-        width; /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
-    bool
-        over_tokens; /* of a convolution of each channel by itself: (1, taps channels); files have (channels, 1, taps) */
-    uint32_t heads;  /* of a vector: files have it as (heads, n / heads); 0: as it is */
-    bool saved;      /* in checkpoints: all, or of a model with adapters what its base does not hold */
-    uint32_t place;  /* index among the saved tensors, if it is saved */
-    uint32_t rank;   /* index among the trained tensors, if it is trained */
+        width;        /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
+    bool over_tokens; /* of a convolution of each channel by itself: files have (channels, 1, taps) */
+    uint32_t heads;   /* of a vector: files have it as (heads, n / heads); 0: as it is */
+    bool saved;       /* in checkpoints: all, or of a model with adapters what its base does not hold */
+    uint32_t place;   /* index among the saved tensors, if it is saved */
+    uint32_t rank;    /* index among the trained tensors, if it is trained */
     enum model_init init;
     /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element. */
     float deviation;
 };
 
-/* True of a convolution's weights: (rows, taps, channels) in units, (rows, channels, height, width) in files; over tokens
- * (1, taps, channels) in units, (channels, 1, taps) in files. */
+/* True of a convolution's weights: (rows, taps, channels) in units, (rows, channels, height, width) in files; over
+ * tokens (1, taps, channels) in units, (channels, 1, taps) in files. */
 static inline bool model_is_filter(const struct model_tensor *tensor)
 {
     return tensor->height > 0;
@@ -288,8 +287,8 @@ void model_approximate(struct model *model, const struct model_approximation *ho
 enum { MODEL_CODES = 1, MODEL_SAMPLES = 2, MODEL_ATTENDS = 4, MODEL_POOLS = 8 };
 unsigned model_approximates(const struct model *model);
 
-/* True if some block keeps of a text's tokens the last ones alone (proto/operation/kind/short_conv.h): in generation a text
- * then goes on after its last token, and runs again to go back to another. */
+/* True if some block keeps of a text's tokens the last ones alone (proto/operation/kind/short_conv.h): in generation
+ * a text then goes on after its last token, and runs again to go back to another. */
 bool model_has_tails(const struct model *model);
 
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */

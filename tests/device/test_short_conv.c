@@ -11,8 +11,8 @@ SUITE_LABELS(on_cuda)
 enum { PLAIN, SILU, GATED, KINDS };
 enum { LEAST_TAPS = 2, N_TAPS = DEVICE_SHORT_TAPS - LEAST_TAPS + 1 };
 
-/* Fewer tokens than taps, as many, more; around the run that a CPU sums at a time; several rows; channels of less than a
- * vector, of whole packs, of more than a strip. Documents: 0: a row is one; else so many a row, of unequal lengths. */
+/* Fewer tokens than taps, as many, more; around the run that a CPU sums at a time; several rows; channels of less than
+ * a vector, of whole packs, of more than a strip. Documents: 0: a row is one; else so many a row, of unequal length. */
 static const struct shape {
     size_t n_rows, n_tokens, n;
     unsigned n_documents;
@@ -22,7 +22,7 @@ static const struct shape {
 };
 enum { N_CASES = COUNT(shapes) * KINDS * NUMBER_TYPES, N_WAYS = N_TAPS * 2 /* with a bias and without */ };
 
-/* Sums of up to 8 products, and a product or silu of them. Backward, those of weights and biases are over all tokens. */
+/* Sums of up to 8 products, and a product or silu of them. Backward, those of parameters are over all tokens. */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_short_conv *op = &test->call.short_conv;

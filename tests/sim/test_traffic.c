@@ -31,9 +31,9 @@ static const double frequencies[64] = {1};
 
 /* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again
  * (of a long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole
- * sectors; of a product its result, which the kernel behind it reads; for the few rows here, numbers of a row that each of
- * its warps reads, and a block's line of sums; and of a short convolution the tokens that each tap reads again, from the
- * cache where there is one. */
+ * sectors; of a product its result, which the kernel behind it reads; for the few rows here, numbers of a row that each
+ * of its warps reads, and a block's line of sums; and of a short convolution the tokens that each tap reads again, from
+ * the cache where there is one. */
 static const struct {
     const char *name;
     struct call call;

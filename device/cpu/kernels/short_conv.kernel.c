@@ -1,11 +1,11 @@
 /* device/cpu/kernels/short_conv.kernel.c - a short causal convolution (proto/operation/call/short_conv.h).
  *
- * Threads share tokens, whose sums run over taps from the earliest token to the token itself, so a token's bits depend
- * on nothing but what it reaches. A tap that reaches before its document is left out rather than multiplied by zero: what
- * lies there may be infinite.
+ * Threads share tokens, whose sums run over taps from the earliest token to the token itself, so a token's bits
+ * depend on nothing but what it reaches. A tap that reaches before its document is left out rather than multiplied by
+ * zero: what lies there may be infinite.
  *
- * Sums over tokens, for weights and bias, are divided among threads by channels: each is the same whatever the number of
- * threads. Runs of 64 tokens are summed in fp32, and these sums in double. */
+ * Sums over tokens, for weights and bias, are divided among threads by channels: each is the same whatever the number
+ * of threads. Runs of 64 tokens are summed in fp32, and these sums in double. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"

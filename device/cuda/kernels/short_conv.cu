@@ -4,7 +4,7 @@
  * those have just read: memory is read once, the rest comes from the cache. Sums over tokens, for weights and bias, are
  * those of sum_rows.cuh, tap by tap; their order depends on the shape and the device alone.
  *
- * A tap that reaches before its document is left out rather than multiplied by zero: what lies there may be infinite. */
+ * A tap that reaches before its document is left out, not multiplied by zero: what lies there may be infinite. */
 #include "device/cuda/kernels/sum_rows.cuh"
 
 template <typename T> struct short_conv {

@@ -2,8 +2,8 @@
  * blocks mix tokens by a gated short convolution, the others by attention with normed heads; all have a gated MLP. The
  * MLP's width follows from a number of the file by Llama's rule of two thirds.
  *
- * Published files have older keys beside those that transformers writes: block_ff_dim, tie_embedding and full_attn_idxs,
- * the blocks that attend where layer_types lists no kinds. */
+ * Published files have older keys beside those that transformers writes: block_ff_dim, tie_embedding, and
+ * full_attn_idxs, the blocks that attend where layer_types lists no kinds. */
 #include "proto/model/decoder_family.h"
 #include "proto/operation/call/short_conv.h"
 

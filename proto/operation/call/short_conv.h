@@ -14,7 +14,7 @@ enum { DEVICE_SHORT_TAPS = 8 };
  *
  *     y[t][c] = act(bias[c] + sum over d < n_taps of weight[n_taps-1 - d][c] * u[t - d][c])
  *
- * where u is x, act is silu or nothing, and tokens before the document's first one count as 0. Gated, as of LFM2 (Liquid
+ * where u is x, act is silu or nothing, and tokens before the document's first count as 0. Gated, as of LFM2 (Liquid
  * AI, arXiv:2511.23404), x has of each token three runs of n columns, B, C and x: u is B * x, and y is multiplied by C.
  *
  * What a token gets, and the gradient of its x, are the same bits wherever its document lies in a row and whatever lies

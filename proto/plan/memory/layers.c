@@ -115,8 +115,8 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
 
 /* ---- caches ---- */
 
-/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads, of all of them
- * or of the last ones. */
+/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads, of all of
+ * them or of the last ones. */
 static uint64_t program_cache_bytes(const struct plan_setting *s, const struct program *p)
 {
     const struct program_operation *const attention = program_find(p, &operation_attention),

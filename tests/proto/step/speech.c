@@ -52,8 +52,8 @@ static const char growing[] =
     "\"max_position_embeddings\": 150, \"vocab_size\": 17, \"rope_parameters\": {\"rope_type\": \"yarn\", "
     "\"rope_theta\": 100, \"factor\": 4, \"original_max_position_embeddings\": 30, \"llama_4_scaling_beta\": 0.5}}";
 
-/* Blocks that keep the last tokens alone, and so run a text again that does not go on where it stands; among them one that
- * attends. */
+/* Blocks that keep the last tokens alone, and so run a text again that does not go on where it stands; among them one
+ * that attends. */
 static const char convolving[] =
     "{\"model_type\": \"lfm2\", \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"hidden_size\": 16, \"intermediate_size\": 20, \"block_multiple_of\": 2, "

@@ -312,8 +312,8 @@ static void check_near(const float *logits, const float *expected, size_t n)
         ck_assert_float_eq_tol(logits[k], expected[k], 1e-5f * largest);
 }
 
-/* Whatever it ran from there on before: other tokens, or some layers of them alone, as a run was cancelled. Where layers
- * keep the last tokens alone, it runs again from its first: so by rounding. */
+/* Whatever it ran from there on before: other tokens, or some layers of them alone, as a run was cancelled. Where
+ * layers keep the last tokens alone, it runs again from its first: so by rounding. */
 TEST_EACH(a_row_that_goes_back_goes_on_from_there, simulated() ? 0 : LONG_CONFIGS)
 {
     const struct model_config config = speech_long_config(_i);
