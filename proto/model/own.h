@@ -6,7 +6,7 @@
 #ifndef PROTO_MODEL_OWN_H
 #define PROTO_MODEL_OWN_H
 
-enum { MODEL_OWN_BYTES = 4096, MODEL_OWN_ALIGNMENT = 8 };
+enum { MODEL_OWN_BYTES = 5120, MODEL_OWN_ALIGNMENT = 8 };
 
 struct model_own {
     _Alignas(MODEL_OWN_ALIGNMENT) unsigned char bytes[MODEL_OWN_BYTES]; /* what the struct leaves over is 0 */

@@ -127,6 +127,8 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
     "exaone4": dict(num_hidden_layers=4, sliding_window=5),
     "granite": dict(attention_multiplier=0.3, residual_multiplier=0.4, embedding_multiplier=3.0, logits_scaling=2.5,
                     attention_bias=True),
+    "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
+                        logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),
     "olmo3": dict(num_hidden_layers=4, sliding_window=5, rope_parameters=dict(
         sliding_attention=ROTATED, full_attention=dict(LINEAR, rope_theta=100.0))),
