@@ -136,6 +136,19 @@ int decoder_check_logit_scale(const struct model_config *c, struct error *err)
     return decoder_check(c, err);
 }
 
+int decoder_check_multipliers(const struct model_config *c, struct error *err)
+{
+    const struct decoder_config *d = decoder_of(c);
+    const float all[] = {d->embedding_scale, d->score_scale, d->branch_scale, d->logit_divisor};
+    static const char *const names[] = {"embedding_multiplier", "attention_multiplier", "residual_multiplier",
+                                        "logits_scaling"};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!(all[i] >= 1e-6f && all[i] <= 1e6f))
+            return error_set(err, -EINVAL, "%s is %g: it must be from 1e-6 to 1e6", names[i], (double)all[i]);
+    return decoder_check(c, err);
+}
+
 /* The share of a head's columns that is rotated: transformers rounds it down. If it is odd, one more is rotated, and
  * the odd number still divides the exponents. */
 static uint32_t decoder_share(const struct decoder_rope *rope, uint32_t head_width)
@@ -164,7 +177,7 @@ static int decoder_check_longrope(const struct decoder_config *d, struct error *
     return 0;
 }
 
-static int decoder_check_multipliers(const struct decoder_rope *rope, struct error *err)
+static int decoder_check_rope_numbers(const struct decoder_rope *rope, struct error *err)
 {
     const float all[] = {rope->fast, rope->slow, rope->attention, rope->mscale, rope->mscale_all, rope->alpha};
     static const char *const names[] = {"beta_fast", "beta_slow",      "attention_factor",
@@ -204,7 +217,7 @@ static int check_rope(const struct decoder_rope *rope, uint32_t head_width, stru
     if (rope->alpha > 0 && decoder_share(rope, head_width) <= 2)
         return error_set(err, -EINVAL, "alpha is %g: a head must have more than 2 columns that are rotated",
                          (double)rope->alpha);
-    return decoder_check_multipliers(rope, err);
+    return decoder_check_rope_numbers(rope, err);
 }
 
 static int decoder_check_rotation(const struct decoder_config *d, struct error *err)
@@ -370,6 +383,7 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
         .window = kind & DECODER_SLIDES ? d->window : 0,
         .cap = d->score_cap,
         .alibi = d->alibi,
+        .sinks = how->sinks,
         .scale = d->score_scale > 0 ? d->score_scale : 1 / sqrtf((float)d->score_width),
         .dropout = {.p = d->dropout_attention, .site = RANDOM_DROPOUT_ATTENTION},
     };
@@ -385,8 +399,9 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
         qkv = decoder_rotate(p, c, qkv, kind & DECODER_SLIDES ? &d->sliding_rope : &d->rope);
     if (normed && how->normed_rotated)
         qkv = decoder_norm_heads(p, c, qkv, how);
-    return program_linear(p, program_attention(p, qkv, &attention), how->output ? how->output : "self_attn.o_proj",
-                          c->width, &of_output);
+    const int a =
+        how->sinks ? program_sinking_attention(p, qkv, "self_attn", &attention) : program_attention(p, qkv, &attention);
+    return program_linear(p, a, how->output ? how->output : "self_attn.o_proj", c->width, &of_output);
 }
 
 int decoder_gated(struct program *p, const struct model_config *c, int x, const char *gate_up)

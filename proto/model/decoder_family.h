@@ -32,6 +32,7 @@ struct decoder_attention {
     bool normed_stacked;     /* with normed_each: these weights are rows of one tensor */
     bool normed_bare;        /* by the root mean square, without weights; query and key are not read */
     bool normed_whole;       /* over all heads at once, a weight for each column; else head by head, with one weight */
+    bool sinks;              /* each head has one: self_attn.sinks */
 };
 
 /* Attention over x with its projections: its window and its rotation are those of the kind (DECODER_SLIDES,
@@ -103,7 +104,8 @@ void decoder_complete_qwen(struct model_config *config);
 float decoder_embedding_scale(const struct model_config *config);
 float decoder_given_embedding_scale(const struct model_config *config);
 
-/* A family's check, with that of the factor on logits. */
+/* A family's check, with that of Granite's multipliers; and with that of the factor on logits. */
+int decoder_check_multipliers(const struct model_config *config, struct error *err);
 int decoder_check_logit_scale(const struct model_config *config, struct error *err);
 
 /* Of struct family, the bound that the config has. Its check: that it, and attention's, are such. */
@@ -214,6 +216,18 @@ extern const char *const decoder_ignored[];
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
 extern const char *const decoder_kinds[];    /* of blocks: full_attention, sliding_attention */
+
+/* Lines for a Granite's list of keys. */
+#define DECODER_GRANITE_KEYS                                                                                           \
+    DECODER_KEYS("hidden_act"), DECODER_ROPE_KEYS,                                                                     \
+        {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, qkv_bias)},                      \
+        {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_OWN(struct decoder_config, mlp_bias)},                            \
+        {"embedding_multiplier", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, embedding_scale)},           \
+        {"attention_multiplier", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, score_scale)},               \
+        {"residual_multiplier", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, branch_scale)},               \
+    {                                                                                                                  \
+        "logits_scaling", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, logit_divisor)                      \
+    }
 
 /* Lines for a Qwen's list of keys. */
 #define DECODER_QWEN_KEYS                                                                                              \

@@ -28,7 +28,7 @@ enum family_key_type {
                              * that are 0 or false count */
     FAMILY_INDICES,         /* struct config_layers: the numbers of the blocks that count; n: any, if there is a list */
     FAMILY_KERNELS,         /* struct config_kernels: a list of positive whole numbers */
-    FAMILY_REALS,           /* struct config_reals: a list of numbers */
+    FAMILY_REALS,           /* struct config_reals: a list of numbers, or null for none */
     FAMILY_DEPTHS,          /* uint32_t[IMAGE_STAGES]: a list of as many positive whole numbers */
     FAMILY_CHANNELS,        /* struct image_channels: a list of numbers */
     FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */

@@ -112,13 +112,13 @@ static inline struct plan_attention_sizes attention_sizes(const struct device_at
 }
 
 /* True for calls that cuDNN's graphs take in bf16: self-attention of rows that are not packed, with scores as they are,
- * no dropout, and no window on both sides. */
+ * no dropout, no sinks, and no window on both sides. */
 static inline bool attention_suits_library(enum number_type type, const struct device_attention *op)
 {
     const struct plan_attention_sizes sizes = attention_sizes(op);
 
     return type == NUMBER_BF16 && !op->kv && !op->chosen && !op->bias && !op->positions && op->dropout.p == 0 &&
-           op->cap == 0 && !op->alibi && !device_attention_is_local(op) && plan_attention_suits(&sizes);
+           op->cap == 0 && !op->alibi && !op->sinks && !device_attention_is_local(op) && plan_attention_suits(&sizes);
 }
 
 static inline enum attention_path attention_own_path(enum number_type type, const struct device_attention *op,

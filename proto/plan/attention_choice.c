@@ -34,6 +34,7 @@ static struct call call_of(const struct model_layer *layer, const struct program
                                       .alibi = how->alibi,
                                       .bias = biased ? &there : NULL,
                                       .buckets = how->buckets,
+                                      .sinks = how->sinks ? &there : NULL,
                                       .dropout.p = how->dropout.p}};
 
     if (backward && sampling_queries(&goal->sampling, n_tokens) > 0)

@@ -17,7 +17,8 @@
  * one as far away as tensor cores take it; in rows with tiles beyond it on both sides. cap: of scores, some of which it
  * bends and some of which it flattens. Windows of full rows: of a query's own key, of less and more than a tile, of
  * rows whose last queries are beyond their length and farther from it than the window. alibi: of one head, of a power
- * of two, of others, which share keys; in tiles, windows and documents. */
+ * of two, of others, which share keys; in tiles, windows and documents. sinks: of each kind of kernel, with windows of
+ * one key, dropout, documents and caps. */
 static const struct device_buckets one_bucket = {1, false, {0}}, near_and_far = {4, true, {0, 1}},
                                    t5_decoder = {32, false, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                                              11, 12, 13, 14, 15, 16, 19, 21, 24, 27, 31,
@@ -34,7 +35,7 @@ static const struct shape {
     size_t documents[10];
     const struct device_buckets *buckets;
     float cap;
-    bool alibi;
+    bool alibi, sinks;
 } shapes[] = {
     {1, 1, 1, 1, 1, .p = 0},
     {2, 1, 3, 3, 8, .p = 0.5f},
@@ -197,6 +198,23 @@ static const struct shape {
     {1, 70, 5, 5, 256, .alibi = true},
     {2, 130, 7, 7, 40, .documents = {40, 60}, .alibi = true},
     {2, 130, 4, 2, 16, .alibi = true, .is_prepared = true},
+    {1, 1, 1, 1, 1, .sinks = true},
+    {1, 5, 3, 3, 3, .sinks = true},
+    {2, 70, 6, 2, 12, .sinks = true, .p = 0.2f},
+    {1, 150, 2, 2, 64, .sinks = true},
+    {1, 70, 4, 2, 64, .window = 1, .sinks = true},
+    {2, 140, 4, 1, 64, .window = 20, .sinks = true, .p = 0.1f},
+    {1, 140, 3, 1, 128, .window = 40, .sinks = true},
+    {1, 66, 2, 1, 128, .sinks = true},
+    {1, 70, 2, 1, 256, .sinks = true},
+    {2, 130, 2, 2, 40, .documents = {40, 60}, .sinks = true},
+    {1, 200, 2, 2, 64, .documents = {50, 120}, .window = 31, .sinks = true},
+    {2, 70, 2, 2, 25, .full = true, .length = 33, .sinks = true},
+    {1, 130, 2, 2, 64, .full = true, .sinks = true, .p = 0.2f},
+    {2, 130, 2, 2, 20, .full = true, .window = 12, .sinks = true},
+    {1, 70, 2, 2, 24, .cap = 2, .sinks = true},
+    {2, 130, 5, 5, 17, .alibi = true, .sinks = true},
+    {2, 130, 4, 2, 16, .sinks = true, .is_prepared = true},
 };
 
 #endif

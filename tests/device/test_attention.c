@@ -62,6 +62,8 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .scale = s->head_width > 128 ? scale / 2 : scale,
                                               .cap = s->cap,
                                               .alibi = s->alibi,
+                                              .sinks = s->sinks ? call_given : NULL,
+                                              .sinks_gradient = s->sinks ? (void *)call_given : NULL,
                                               .dropout = {.p = s->p, .key = key, .first_row = FIRST_ROW}}};
     return t;
 }
@@ -120,7 +122,7 @@ static void prepare(struct mirror *at, struct device_attention *op, const struct
     struct plan_attention_scratch scratch;
     char told[DEVICE_TOLD];
 
-    op->bias_gradient = NULL; /* forward has none */
+    op->bias_gradient = op->sinks_gradient = NULL; /* forward has none */
     if (!((const struct attention *)test)->shape->is_prepared)
         return;
     plan_attention_lay_out(&scratch, backend_get()->attention, &sizes);
@@ -143,7 +145,7 @@ static struct device_attention run_forward(struct mirror *at, struct call *call,
     prepare(at, &op, test);
     call->attention.scratch = op.scratch;
     at->ops->attention(at->dev, &op);
-    op.bias_gradient = call->attention.bias_gradient;
+    op.bias_gradient = call->attention.bias_gradient, op.sinks_gradient = call->attention.sinks_gradient;
     return op;
 }
 
@@ -288,10 +290,10 @@ TEST_EACH_IF(all_queries_chosen_change_no_bit_of_the_cpus, N_CASES, !backend_get
     }
 }
 
-/* True of what rows share: the bias, and its gradient. */
+/* True of what rows share: the bias, sinks, and their gradients. */
 static bool is_of_all_rows(const struct call_array *array)
 {
-    return strncmp(array->name, "bias", 4) == 0;
+    return strncmp(array->name, "bias", 4) == 0 || strncmp(array->name, "sinks", 5) == 0;
 }
 
 /* A row computed by itself, at its place in the minibatch, equals the same row among others: by our own kernels, as a
@@ -311,7 +313,7 @@ TEST_EACH_IF(attention_of_a_row_does_not_depend_on_the_others, N_CASES,
         const struct call_array *a = &all.test.work.arrays[i], *one = &alone.test.work.arrays[i];
         const size_t row = a->n / s->n_rows * call_type_bytes(a->type, all.test.type);
         if (is_of_all_rows(a))
-            memcpy(call_get(one), call_get(a), a->n * sizeof(float));
+            memcpy(call_get(one), call_get(a), a->n * call_type_bytes(a->type, all.test.type));
         else if (a->use & CALL_READ && !(a->use & CALL_FORWARD))
             memcpy(call_get(one), (char *)call_get(a) + (s->n_rows - 1) * row, row);
     }
@@ -480,7 +482,8 @@ static bool has_keys_of_its_own(int i)
 {
     const struct shape *s = shape_of(i);
 
-    return s->full && !s->window && !s->n_keys && !s->documents[0] && !s->buckets && !s->is_prepared && case_suits(i);
+    return s->full && !s->window && !s->n_keys && !s->documents[0] && !s->buckets && !s->sinks && !s->is_prepared &&
+           case_suits(i);
 }
 
 TEST_EACH_IF(keys_in_another_array_change_no_bit, N_CASES, has_keys_of_its_own(_i))

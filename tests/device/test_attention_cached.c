@@ -18,7 +18,7 @@ SUITE_FIXTURE(mirror_forget, NULL)
  * within a tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all.
  * buckets: of a bias; T5's of 8 for 128 positions, whose last begins at 128 / 32^(1/4); few, of which the far ones
  * begin in other tiles and chunks than the query's; and of two directions, of which only keys before the query
- * matter. alibi: of a power of two heads, and of others. */
+ * matter. alibi: of a power of two heads, and of others. sinks: with all of these but a bias. */
 static const struct device_buckets t5_of_8 = {8, false, {0, 1, 2, 3, 4, 10, 23, 54}},
                                    far_ones = {4, false, {0, 2, 130, 200}}, both_ways = {8, true, {0, 1, 5, 40}};
 
@@ -26,55 +26,62 @@ static const struct cached_shape {
     size_t n_positions, first, n, n_heads, n_kv_heads, head_width, window;
     const struct device_buckets *buckets;
     float cap;
-    bool alibi;
+    bool alibi, sinks;
 } cached_shapes[] = {
-    {1, 0, 1, 1, 1, 1, 0, NULL, 0, false},
-    {9, 0, 9, 3, 3, 4, 0, NULL, 0, false},
-    {9, 8, 1, 3, 3, 4, 0, NULL, 0, false},
-    {70, 63, 1, 2, 2, 3, 0, NULL, 0, false},
-    {70, 64, 1, 2, 2, 3, 0, NULL, 0, false},
-    {90, 60, 10, 1, 1, 40, 0, NULL, 0, false},
-    {200, 130, 1, 2, 2, 64, 0, NULL, 0, false},
-    {150, 3, 64, 5, 5, 16, 0, NULL, 0, false},
-    {300, 129, 70, 2, 2, 5, 0, NULL, 0, false},
-    {128, 64, 64, 1, 1, 64, 0, NULL, 0, false},
-    {256, 255, 1, 2, 2, 100, 0, NULL, 0, false},
-    {300, 257, 6, 2, 2, 24, 0, NULL, 0, false},
-    {9, 4, 5, 1, 1, 600, 0, NULL, 0, false},
-    {8, 0, 5, 4, 2, 6, 0, NULL, 0, false},
-    {133, 125, 5, 4, 2, 64, 0, NULL, 0, false},
-    {99, 91, 5, 4, 1, 128, 0, NULL, 0, false},
-    {9, 0, 9, 3, 3, 4, 2, NULL, 0, false},
-    {70, 64, 1, 2, 2, 3, 1, NULL, 0, false},
-    {90, 60, 10, 1, 1, 40, 5, NULL, 0, false},
-    {200, 130, 1, 2, 2, 64, 67, NULL, 0, false},
-    {300, 129, 70, 2, 2, 5, 65, NULL, 0, false},
-    {300, 257, 6, 2, 2, 24, 3, NULL, 0, false},
-    {300, 254, 6, 4, 2, 24, 130, NULL, 0, false},
-    {300, 250, 9, 2, 1, 8, 128, NULL, 0, false},
-    {400, 300, 70, 1, 1, 8, 20, NULL, 0, false},
-    {80, 3, 64, 2, 1, 16, 99, NULL, 0, false},
-    {1, 0, 1, 1, 1, 1, 0, &t5_of_8, 0, false},
-    {9, 0, 9, 3, 3, 4, 0, &t5_of_8, 0, false},
-    {70, 63, 1, 2, 2, 3, 0, &far_ones, 0, false},
-    {70, 64, 1, 2, 2, 3, 0, &t5_of_8, 0, false},
-    {90, 60, 10, 3, 3, 40, 0, &both_ways, 0, false},
-    {200, 130, 1, 2, 2, 64, 0, &t5_of_8, 0, false},
-    {150, 3, 64, 5, 5, 16, 0, &t5_of_8, 0, false},
-    {300, 129, 70, 2, 2, 5, 0, &t5_of_8, 0, false},
-    {300, 257, 6, 2, 2, 24, 0, &far_ones, 0, false},
-    {300, 257, 1, 3, 3, 20, 0, &far_ones, 0, false},
-    {9, 4, 5, 1, 1, 600, 0, &both_ways, 0, false},
-    {300, 254, 6, 2, 2, 24, 130, &far_ones, 0, false},
-    {300, 129, 70, 2, 2, 5, 65, &t5_of_8, 0, false},
-    {9, 8, 1, 3, 3, 4, 0, NULL, 0.5f, false},
-    {200, 130, 1, 2, 2, 64, 0, NULL, 2, false},
-    {300, 254, 6, 4, 2, 24, 130, NULL, 2, false},
-    {9, 0, 9, 3, 3, 4, 0, NULL, 0, true},
-    {70, 64, 1, 1, 1, 3, 0, NULL, 0, true},
-    {300, 129, 70, 6, 2, 5, 65, NULL, 0, true},
-    {300, 257, 6, 4, 4, 24, 0, NULL, 0, true},
-    {200, 130, 1, 7, 7, 64, 0, NULL, 0, true},
+    {1, 0, 1, 1, 1, 1, 0, NULL, 0, false, false},
+    {9, 0, 9, 3, 3, 4, 0, NULL, 0, false, false},
+    {9, 8, 1, 3, 3, 4, 0, NULL, 0, false, false},
+    {70, 63, 1, 2, 2, 3, 0, NULL, 0, false, false},
+    {70, 64, 1, 2, 2, 3, 0, NULL, 0, false, false},
+    {90, 60, 10, 1, 1, 40, 0, NULL, 0, false, false},
+    {200, 130, 1, 2, 2, 64, 0, NULL, 0, false, false},
+    {150, 3, 64, 5, 5, 16, 0, NULL, 0, false, false},
+    {300, 129, 70, 2, 2, 5, 0, NULL, 0, false, false},
+    {128, 64, 64, 1, 1, 64, 0, NULL, 0, false, false},
+    {256, 255, 1, 2, 2, 100, 0, NULL, 0, false, false},
+    {300, 257, 6, 2, 2, 24, 0, NULL, 0, false, false},
+    {9, 4, 5, 1, 1, 600, 0, NULL, 0, false, false},
+    {8, 0, 5, 4, 2, 6, 0, NULL, 0, false, false},
+    {133, 125, 5, 4, 2, 64, 0, NULL, 0, false, false},
+    {99, 91, 5, 4, 1, 128, 0, NULL, 0, false, false},
+    {9, 0, 9, 3, 3, 4, 2, NULL, 0, false, false},
+    {70, 64, 1, 2, 2, 3, 1, NULL, 0, false, false},
+    {90, 60, 10, 1, 1, 40, 5, NULL, 0, false, false},
+    {200, 130, 1, 2, 2, 64, 67, NULL, 0, false, false},
+    {300, 129, 70, 2, 2, 5, 65, NULL, 0, false, false},
+    {300, 257, 6, 2, 2, 24, 3, NULL, 0, false, false},
+    {300, 254, 6, 4, 2, 24, 130, NULL, 0, false, false},
+    {300, 250, 9, 2, 1, 8, 128, NULL, 0, false, false},
+    {400, 300, 70, 1, 1, 8, 20, NULL, 0, false, false},
+    {80, 3, 64, 2, 1, 16, 99, NULL, 0, false, false},
+    {1, 0, 1, 1, 1, 1, 0, &t5_of_8, 0, false, false},
+    {9, 0, 9, 3, 3, 4, 0, &t5_of_8, 0, false, false},
+    {70, 63, 1, 2, 2, 3, 0, &far_ones, 0, false, false},
+    {70, 64, 1, 2, 2, 3, 0, &t5_of_8, 0, false, false},
+    {90, 60, 10, 3, 3, 40, 0, &both_ways, 0, false, false},
+    {200, 130, 1, 2, 2, 64, 0, &t5_of_8, 0, false, false},
+    {150, 3, 64, 5, 5, 16, 0, &t5_of_8, 0, false, false},
+    {300, 129, 70, 2, 2, 5, 0, &t5_of_8, 0, false, false},
+    {300, 257, 6, 2, 2, 24, 0, &far_ones, 0, false, false},
+    {300, 257, 1, 3, 3, 20, 0, &far_ones, 0, false, false},
+    {9, 4, 5, 1, 1, 600, 0, &both_ways, 0, false, false},
+    {300, 254, 6, 2, 2, 24, 130, &far_ones, 0, false, false},
+    {300, 129, 70, 2, 2, 5, 65, &t5_of_8, 0, false, false},
+    {9, 8, 1, 3, 3, 4, 0, NULL, 0.5f, false, false},
+    {200, 130, 1, 2, 2, 64, 0, NULL, 2, false, false},
+    {300, 254, 6, 4, 2, 24, 130, NULL, 2, false, false},
+    {9, 0, 9, 3, 3, 4, 0, NULL, 0, true, false},
+    {70, 64, 1, 1, 1, 3, 0, NULL, 0, true, false},
+    {300, 129, 70, 6, 2, 5, 65, NULL, 0, true, false},
+    {300, 257, 6, 4, 4, 24, 0, NULL, 0, true, false},
+    {200, 130, 1, 7, 7, 64, 0, NULL, 0, true, false},
+    {1, 0, 1, 1, 1, 1, 0, NULL, 0, .sinks = true},
+    {9, 0, 9, 3, 3, 4, 2, NULL, 0, .sinks = true},
+    {90, 60, 10, 6, 2, 40, 5, NULL, 0, .sinks = true},
+    {200, 130, 1, 4, 2, 64, 67, NULL, 0, .sinks = true},
+    {300, 129, 70, 2, 2, 5, 0, NULL, 0, .sinks = true},
+    {300, 257, 6, 2, 1, 24, 0, NULL, 2, .sinks = true},
+    {300, 257, 1, 3, 3, 20, 0, NULL, 0, true, .sinks = true},
 };
 enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
@@ -105,6 +112,7 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
                                          .alibi = s->alibi,
                                          .bias = s->buckets ? mirror_of(at, t->row.host.attention.bias) : NULL,
                                          .buckets = t->row.host.attention.buckets,
+                                         .sinks = s->sinks ? mirror_of(at, t->row.host.attention.sinks) : NULL,
                                          .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions,
                                                                                            s->n_kv_heads, kv_width)),
                                          .scratch = mirror_scratch(at, at->plan->scratch_bytes(&sizes, at->n_threads))};
@@ -136,7 +144,8 @@ static void make_cached(struct cached *t, const struct cached_shape *s, int type
                                                         .buckets = s->buckets ? *s->buckets : none,
                                                         .scale = scale,
                                                         .cap = s->cap,
-                                                        .alibi = s->alibi}}},
+                                                        .alibi = s->alibi,
+                                                        .sinks = s->sinks ? call_given : NULL}}},
                          .width = s->n_heads * s->head_width,
                          .stride = (s->n_heads + 2 * s->n_kv_heads) * s->head_width,
                          .each = 5};
@@ -204,7 +213,7 @@ TEST_EACH(attention_passes_nan_on, 4 * COMMON_TYPES)
 {
     enum { TOKENS = 130, AT = 70, WINDOW = 40 };
     const size_t window = _i / COMMON_TYPES / 2 ? WINDOW : 0;
-    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL, 0, false};
+    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window, NULL, 0, false, false};
     struct cached t;
 
     make_cached(&t, &shape, _i % COMMON_TYPES);

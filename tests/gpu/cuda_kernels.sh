@@ -28,7 +28,7 @@ code=$("$machine_code" "$@") || rc=$?
 [ $rc -ne 77 ] || exit 0 # it has said why
 [ $rc -eq 0 ] || exit 1
 # Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, bytes in flight, kernel.
-# Kernels are made for packs of 8 bf16 or fp16, or 4 floats; cached attention also loads one value by itself. A thread has 4
+# Kernels are made for packs of 8 bf16 or fp16, or 4 floats; cached attention also loads a value and a sink by itself. A thread has 4
 # packs in flight, of which an instruction may wait for one before the last (3); of a sum's norm 4 of each operand; of a norm's
 # gradient dy, x and dx of its next row, 2 packs each. Fast attention: 3 matrix loads for 8 products at most, backward 5; with heads of 256, 5 and 7; the kernel
 # of queries with a bias, whose tiles of 128 columns have 32 keys, 6, of which an eighth happens once.
@@ -47,7 +47,7 @@ c++filt <<<"$code" | awk -v kernels="$kernels" '
         }
     }
     /<(bf16|fp16), 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes")
-         must($6 <= (/xielu/ ? 2 : 1), $6 " loads of single values") } # two numbers for all elements
+         must($6 <= (/xielu|attend</ ? 2 : 1), $6 " loads of single values") } # two numbers for all elements; a query, a sink
     /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
     / (norm_rows<((bf16|fp16), 8|float, 4), .*_row<[a-z0-9]+, [48], true>, true>|log_sum_exp_rows<true)/ { held++; must($9 >= 64, $9 " bytes in flight") }
     / norm_rows<((bf16|fp16), 8|float, 4), [a-z_]+, sum_row<[a-z0-9]+, [48], true>, true>/ { must($9 >= 128, $9 " bytes in flight: not both operands") }

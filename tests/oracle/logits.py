@@ -129,6 +129,8 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
                     attention_bias=True),
     "lfm2": dict(num_hidden_layers=3, conv_bias=True, conv_L_cache=4, block_multiple_of=8,
                  layer_types=["conv", "full_attention", "conv"]),
+    "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
+                        logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),
     "olmo3": dict(num_hidden_layers=4, sliding_window=5, rope_parameters=dict(
         sliding_attention=ROTATED, full_attention=dict(LINEAR, rope_theta=100.0))),

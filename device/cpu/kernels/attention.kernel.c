@@ -11,6 +11,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/attention_chosen.h"
 #include "device/cpu/kernels/attention_mask.h"
+#include "device/cpu/kernels/attention_sink.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/product.h"
@@ -188,9 +189,10 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
     float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens + query;
 
     for (size_t i = 0; i < n; i++, to += op->width, out += head->padded) {
-        const float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
+        float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
+        const float factor = op->sinks ? sink_join(&max, &sum, sink_exponent(op->sinks, head->index)) : 1;
         for (size_t j = 0; j < head->width; j += VECTOR)
-            value_store_n(to + j, vec_load(out + j) / sum, head->width - j);
+            value_store_n(to + j, vec_load(out + j) * factor / sum, head->width - j);
         /* the exponentials are relative to the rounded maximum */
         log_sum_exp[i] = (float)((double)max * 0.6931471805599453 + (double)logf(sum));
     }
@@ -538,4 +540,6 @@ void KERNEL_NAME(cpu_attention_backward)(struct device *dev, const struct device
     }
     if (op->bias_gradient)
         sum_bias(op, bias_gradients(op, dev->n_threads));
+    if (op->sinks_gradient)
+        sink_gradients(dev, op);
 }

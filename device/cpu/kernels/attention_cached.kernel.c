@@ -6,6 +6,7 @@
  * bit. A bias is looked up once per tile and distance. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/alibi.h"
+#include "device/cpu/kernels/attention_sink.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
 #include "device/cpu/kernels/product.h"
@@ -194,10 +195,12 @@ static void attend(const struct head *head)
         for (size_t key = begin; key < position + n; key += TILE)
             attend_tile(head, softmax, query, n, begin, key);
         for (size_t i = 0; i < n; i++) {
-            const float sum = (float)vec_sum(vec_load(softmax[i].sums)), *from = head->sums + i * head->padded;
+            const float *from = head->sums + i * head->padded;
+            float sum = (float)vec_sum(vec_load(softmax[i].sums)), max = softmax[i].max * head->to_log2;
+            const float factor = op->sinks ? sink_join(&max, &sum, sink_exponent(op->sinks, head->index)) : 1;
             value *to = head->out + (query + i) * op->width;
             for (size_t j = 0; j < head->width; j += VECTOR)
-                value_store_n(to + j, vec_load(from + j) / sum, head->width - j);
+                value_store_n(to + j, vec_load(from + j) * factor / sum, head->width - j);
         }
     }
 }

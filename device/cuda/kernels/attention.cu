@@ -130,10 +130,11 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
             float sum = state->sum[m][half];
             sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
             sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
-            scale[half] = a.kept_scale / sum;
+            float max = state->max[m][half] * a.to_log2;
+            const float factor = join_sink<T>(a, head, &max, &sum);
+            scale[half] = a.kept_scale / sum * factor;
             if (lane % 4 == 0 && at < a.n_tokens)
-                a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
-                    fmaf(state->max[m][half] * a.to_log2, (float)LN_2, logf(sum));
+                a.op.log_sum_exp[(size_t)head * a.n_tokens + at] = fmaf(max, (float)LN_2, logf(sum));
         }
         tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, a, out_of(a, (T *)a.op.out, head),
                          query + row + m * 16);
@@ -279,10 +280,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
         const int at = query + plain_row() + i;
         for (int far = 8; far > 0; far /= 2)
             sum[i] += __shfl_xor_sync(WHOLE_WARP, sum[i], far);
-        scale[i] = a.kept_scale / sum[i];
+        float top = max[i] * a.to_log2;
+        const float factor = K == ANY ? join_sink<T>(a, head, &top, &sum[i]) : 1;
+        scale[i] = a.kept_scale / sum[i] * factor;
         if (column == 0 && plain_column() == 0 && at < a.n_tokens)
-            a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
-                (float)((double)(max[i] * a.to_log2) * LN_2 + (double)logf(sum[i]));
+            a.op.log_sum_exp[(size_t)head * a.n_tokens + at] = (float)((double)top * LN_2 + (double)logf(sum[i]));
     }
     plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
 }

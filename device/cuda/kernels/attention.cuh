@@ -127,13 +127,13 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without window, documents, bias, cap, ALiBi and shared keys; or
- * any attention, which leaves fewer registers. */
+/* Kinds that plain kernels are compiled for: causal without window, documents, bias, cap, ALiBi, sinks and shared keys;
+ * or any attention, which leaves fewer registers. */
 enum kind { OWN_CAUSAL, ANY };
 
 inline kind kind_of(const attention &a)
 {
-    return a.group > 1 || a.cap > 0 || a.alibi || reach_of(a) != REACH_ALL ? ANY : OWN_CAUSAL;
+    return a.group > 1 || a.cap > 0 || a.alibi || a.op.sinks || reach_of(a) != REACH_ALL ? ANY : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
@@ -261,6 +261,25 @@ __device__ inline float cap_slope(const attention &a, float capped)
     const float part = capped / a.cap;
 
     return a.cap > 0 ? 1 - part * part : 1;
+}
+
+/* A head's sink as an exponent of 2. */
+template <typename T> __device__ inline float sink_of(const attention &a, unsigned head)
+{
+    return to_float(((const T *)a.op.sinks)[head % a.n_heads]) * (float)LOG2_E;
+}
+
+/* Adds the head's sink, if it has one, to a query's softmax, once its keys are done. max: its largest exponent of 2 so
+ * far; sum: of exponentials relative to it. Returns the factor of all that was relative to the earlier max. */
+template <typename T> __device__ inline float join_sink(const attention &a, unsigned head, float *max, float *sum)
+{
+    if (!a.op.sinks)
+        return 1;
+    const float sink = sink_of<T>(a, head), before = *max;
+    *max = fmaxf(before, sink);
+    const float factor = exp2f(before - *max);
+    *sum = fmaf(*sum, factor, exp2f(sink - *max));
+    return factor;
 }
 
 /* One head's part of out or its gradient. */

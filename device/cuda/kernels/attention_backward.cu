@@ -430,6 +430,23 @@ __global__ void __launch_bounds__(DEVICE_BUCKETS *SUMMERS) sum_bias(const attent
     a.op.bias_gradient[bucket * a.n_heads + head] += sum;
 }
 
+/* The sinks' gradient += the sum of -p * delta over rows and queries, p a sink's probability; a block for each head. */
+template <typename T> static __global__ void __launch_bounds__(PREPARE_THREADS) sum_sinks(const attention a)
+{
+    __shared__ struct block_sums shared;
+    const unsigned head = blockIdx.x;
+    const float sink = sink_of<T>(a, head);
+    float sum[1] = {};
+
+    for (size_t i = threadIdx.x; i < a.op.n_rows * a.n_tokens; i += PREPARE_THREADS) {
+        const size_t at = (i / a.n_tokens * a.n_heads + head) * a.n_tokens + i % a.n_tokens;
+        sum[0] = fmaf(-exp2f(sink - a.log2_sum[at]), a.delta[at], sum[0]);
+    }
+    block_sum(&shared, 0, sum);
+    if (threadIdx.x == 0)
+        a.op.sinks_gradient[head] += sum[0];
+}
+
 template <typename T> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
 {
     const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
@@ -540,6 +557,8 @@ template <typename T> static cudaError_t launch_gradients(const struct cuda_queu
 {
     cudaError_t rc = launch_prepare<T>(q, a);
 
+    if (rc == cudaSuccess && a.op.sinks_gradient)
+        rc = launch(sum_sinks<T>, dim3(a.n_heads), PREPARE_THREADS, 0, q->stream, a);
     if (rc == cudaSuccess)
         rc = a.op.chosen ? attention_of_chosen(q, a) : launch_gradient<T, true>(q, a);
     return rc == cudaSuccess ? launch_gradient<T, false>(q, a) : rc;

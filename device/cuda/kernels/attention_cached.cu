@@ -57,6 +57,17 @@ __device__ inline void merge(softmax *all, const softmax &chunk, float factors[2
     all->sum = fmaf(chunk.sum, factors[1], all->sum * factors[0]);
 }
 
+/* The head's sink, merged behind all chunks: the factor of the outputs so far. 1 without one. */
+template <typename T> __device__ inline float merge_sink(const cached &c, size_t head, softmax *all)
+{
+    float factors[2];
+
+    if (!c.op.sinks)
+        return 1;
+    merge(all, {to_float(((const T *)c.op.sinks)[head]) * (float)LOG2_E, 1}, factors);
+    return factors[0];
+}
+
 /* Address in the cache of a head's keys (part 0) or values (1) at a position. */
 __device__ inline size_t place(const cached &c, size_t head, size_t position, int part)
 {
@@ -294,8 +305,9 @@ template <typename T, int V, int N, bool CHANGES> __global__ void __launch_bound
     __syncthreads();
     for (size_t i = threadIdx.x; !splits && i < n_queries * c.head_width; i += THREADS) {
         const size_t of = i / c.head_width;
-        set((T *)c.op.out + (query + of) * c.op.width + head * c.head_width + i % c.head_width,
-            room.out[i] / room.all[of].sum);
+        softmax all = room.all[of];
+        const float out = room.out[i] * merge_sink<T>(c, head, &all);
+        set((T *)c.op.out + (query + of) * c.op.width + head * c.head_width + i % c.head_width, out / all.sum);
     }
 }
 
@@ -316,6 +328,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) combine(const c
             merge(&all, {from[c.head_width], from[c.head_width + 1]}, factors);
             out = fmaf(from[at], factors[1], out * factors[0]);
         }
+        out *= merge_sink<T>(c, head, &all);
         set((T *)c.op.out + token * c.op.width + head * c.head_width + at, out / all.sum);
     }
 }

@@ -32,6 +32,8 @@ int config_read_reals(struct config_reals *out, const char *key, const json_t *v
     json_t *item;
 
     *out = (struct config_reals){0};
+    if (json_is_null(value))
+        return 0;
     if (!json_is_array(value) || json_array_size(value) > CONFIG_REALS)
         return model_config_refuse(err, key, value, "it must be a list of numbers, of at most 256");
     json_array_foreach(value, i, item)

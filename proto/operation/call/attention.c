@@ -74,6 +74,7 @@ static void attention_describe(struct call_work *out, struct device_attention *o
                    call_all(op->n_rows * op->n_tokens));
     call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL,
                    attention_bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "sinks", &op->sinks, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));
@@ -146,6 +147,8 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
         call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
                    attention_bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "sinks_gradient", &op->sinks_gradient, CALL_FP32, CALL_READ | CALL_WRITTEN | CALL_OPTIONAL,
+                   call_all(op->n_heads));
     call_add_array(out, "chosen", &op->chosen, CALL_WORDS, CALL_READ | CALL_OPTIONAL, chosen_of(op));
     call_add_array(out, "weights", &op->weights, CALL_FP32, CALL_READ | CALL_OPTIONAL, chosen_of(op));
 }
@@ -182,6 +185,7 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL,
                    attention_bias_of(&op->buckets, op->n_heads));
+    call_add_array(out, "sinks", &op->sinks, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n_heads));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_seen * position));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));

@@ -25,6 +25,8 @@ struct device_buckets {
  * in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie et al.,
  * arXiv:2305.13245. Scores are scaled by `scale`, and with `cap` become cap * tanh(score / cap); with `bias`, a number
  * by head and by the distance from query to key is added; with `alibi` a head's slope times that distance is taken off.
+ * With `sinks` each query's softmax has the exponential of its head's sink in its denominator, beside those of scores,
+ * and in the log-sum-exp: probabilities add up to less than 1. Agarwal et al. (gpt-oss), arXiv:2508.10925.
  * Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135. Backward uses forward's
  * log-sum-exp, and sums gradients of shared keys and values head by head.
  *
@@ -33,7 +35,7 @@ struct device_buckets {
  * at its place in a row are the same bits whatever its neighbours there.
  *
  * With chosen queries (call/sample.h), backward estimates the gradients of keys and values: of each head's sums over
- * its queries it adds up those terms alone, times their weights. Gradients of queries and of the bias stay exact. */
+ * its queries it adds up those terms alone, times their weights. Gradients of queries, bias and sinks stay exact. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads; /* divides n_heads; 0: n_heads */
@@ -53,12 +55,14 @@ struct device_attention {
     size_t n_keys;     /* keys of each row, at least 1, with kv; n_tokens without */
     const float *bias; /* (buckets.n, n_heads): added to scores. NULL: none. Not with kv or shared keys */
     struct device_buckets buckets;
+    const void *sinks;        /* (n_heads): neither scaled nor capped. NULL: none. Not with kv or bias */
     void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
     void *qkv_gradient;       /* shaped as qkv, backward, overwritten */
     void *kv_gradient;        /* shaped as kv, backward, overwritten */
     float *bias_gradient;     /* shaped as bias, backward, added to; NULL: it is not wanted */
+    float *sinks_gradient;    /* (n_heads), backward, added to; NULL: it is not wanted */
     size_t n_chosen;          /* queries chosen of each row and head; 0: all */
     /* (n_rows, n_heads, n_chosen), backward: the indices of their numbers in log_sum_exp, ascending; a query may be
      * there several times. NULL if n_chosen is 0 */
@@ -82,7 +86,8 @@ struct device_attention_cached {
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     const float *bias;  /* (buckets.n, n_heads): added to scores. NULL: none. Not with shared keys */
     struct device_buckets buckets;
-    void *out;     /* (n_tokens, width) */
+    const void *sinks; /* as in struct device_attention */
+    void *out;         /* (n_tokens, width) */
     void *cache;   /* cache_bytes() (proto/operation/backend.h), in the backend's layout; undefined from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
@@ -134,6 +139,7 @@ static inline size_t device_attention_keys(const struct device_attention *op)
     assert(!op->bias || op->cap == 0);
     assert(!op->alibi || (!op->bias && op->cap == 0 && !op->full));
     assert(!op->positions || (!op->kv && !op->lengths));
+    assert(!op->sinks || (!op->kv && !op->bias));
     assert(!op->bias || (!op->kv && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads));
     return op->kv ? op->n_keys : op->n_tokens;
 }
@@ -163,7 +169,7 @@ static inline bool device_attention_alike(const struct device_attention *a, cons
            device_kv_heads(a->n_heads, a->n_kv_heads) == device_kv_heads(b->n_heads, b->n_kv_heads) &&
            a->full == b->full && device_window(a->window, a->n_tokens) == device_window(b->window, b->n_tokens) &&
            !a->lengths == !b->lengths && !a->positions == !b->positions && !a->kv == !b->kv && !a->bias == !b->bias &&
-           a->cap == b->cap && a->alibi == b->alibi && a->dropout.p == b->dropout.p;
+           !a->sinks == !b->sinks && a->cap == b->cap && a->alibi == b->alibi && a->dropout.p == b->dropout.p;
 }
 
 #endif

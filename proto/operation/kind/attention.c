@@ -36,14 +36,25 @@ static int attention_append(struct program *p, int qkv, int bias, const struct p
 
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
 {
-    assert(attention->buckets.n == 0);
+    assert(attention->buckets.n == 0 && !attention->sinks);
     return attention_append(p, qkv, NONE, attention);
+}
+
+int program_sinking_attention(struct program *p, int qkv, const char *stem,
+                              const struct program_attention_options *attention)
+{
+    const struct program_tensor sinks = {.rows = attention->n_heads, .init = MODEL_INIT_ZERO};
+
+    assert(attention->buckets.n == 0 && attention->sinks);
+    const int a = attention_append(p, qkv, NONE, attention);
+    program_add_tensor(p, &p->operations[p->n_operations - 1], stem, "sinks", sinks);
+    return a;
 }
 
 int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention)
 {
     assert(p->values[bias].domain == PROGRAM_PART);
-    assert(p->values[bias].columns == attention->buckets.n * attention->n_heads);
+    assert(p->values[bias].columns == attention->buckets.n * attention->n_heads && !attention->sinks);
     return attention_append(p, qkv, bias, attention);
 }
 
@@ -72,7 +83,7 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 {
     const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
                        !setting->packs && attention->buckets.n == 0 && attention->cap == 0 && !attention->alibi &&
-                       !(attention->full && attention->window > 0) &&
+                       !attention->sinks && !(attention->full && attention->window > 0) &&
                        sampling_queries(&setting->sampling, setting->n_tokens) == 0;
 
     return suits || setting->attention == PLAN_ATTENTION_OWN ? setting->attention : PLAN_ATTENTION_FORWARD;
@@ -125,12 +136,14 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
         .qkv = r->at[step->inputs[QKV]],
         .bias = is_biased(op) ? r->at[step->inputs[BIAS]] : NULL,
         .buckets = how->buckets,
+        .sinks = how->sinks ? r->weights[op->tensor] : NULL,
         .out = r->at[step->outputs[0]],
         .log_sum_exp = r->at[step->outputs[1]],
         .scratch = r->at[step->scratch],
         .out_gradient = backward ? r->at[step->y_gradient] : NULL,
         .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
         .bias_gradient = backward && is_biased(op) ? r->at[step->other_gradient] : NULL,
+        .sinks_gradient = backward && how->sinks ? r->gradients[op->tensor] : NULL,
         .n_chosen = backward ? sampling_queries(&r->sampling, operation_row_elements(r, op->inputs[0])) : 0,
         .dropout = operation_dropout_of(r, &how->dropout),
     };
@@ -154,6 +167,7 @@ static void attention_run_cached(const struct operation_run *r, const struct dev
                                                .qkv = operation_element(r, attention->qkv, span->at * qkv_width),
                                                .bias = attention->bias,
                                                .buckets = attention->buckets,
+                                               .sinks = attention->sinks,
                                                .out = operation_element(r, attention->out, span->at * attention->width),
                                                .cache = span->cache,
                                                .scratch = attention->scratch};

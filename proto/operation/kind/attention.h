@@ -21,13 +21,18 @@ struct program_attention_options {
     float scale;     /* factor on scores */
     float cap;       /* scores become cap * tanh(score / cap); 0: they stay. Not with a bias */
     bool alibi;      /* struct device_attention */
+    bool sinks;      /* each head has one: a tensor (struct device_attention) */
     bool scale_by_layer; /* scores are multiplied by 1/(layer + 1) too */
     struct program_dropout dropout;
     struct device_buckets buckets; /* of the bias, if there is one */
 };
 
-/* qkv: the columns of all heads' queries, then keys, then values. */
+/* qkv: the columns of all heads' queries, then keys, then values. Without sinks. */
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
+
+/* With sinks, which are 0 in a fresh model. stem: of their name, "self_attn" for "self_attn.sinks". */
+int program_sinking_attention(struct program *p, int qkv, const char *stem,
+                              const struct program_attention_options *attention);
 
 /* Attention with a bias of domain PART, (buckets.n, n_heads): added to scores by the distance from query to key. */
 int program_biased_attention(struct program *p, int qkv, int bias, const struct program_attention_options *attention);
@@ -37,7 +42,7 @@ uint32_t program_kv_columns(const struct program *p, const struct program_operat
 
 /* How a job in setting->attention computes this attention, where cuDNN supports its shape: the gradient is our kernels'
  * if there is none, values are not bf16, rows are packed, queries are sampled, or attention has a bias, dropout, a cap,
- * ALiBi, or a window on both sides. */
+ * ALiBi, sinks, or a window on both sides. */
 enum plan_attention operation_attention_way(const struct program_attention_options *attention,
                                             const struct operation_setting *setting);
 

@@ -76,12 +76,13 @@ static double slope_of_head(size_t n_heads, size_t head)
     return (double)head < closest ? pow(base, 1 + (double)head) : pow(extra, 1 + 2 * ((double)head - closest));
 }
 
-/* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials. */
+/* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials, a sink's too. */
 static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
     const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
     const size_t head = view->number / op->n_tokens % op->n_heads;
-    double max = -INFINITY, sum = 0;
+    const double sink = op->sinks ? ((const double *)op->sinks)[head] : -INFINITY;
+    double max = sink, sum = 0;
 
     for (size_t key = view->from; key < view->to; key++) {
         p[key] = 0;
@@ -97,6 +98,7 @@ static double probabilities(double *p, const struct view *view, const struct dev
     }
     for (size_t key = view->from; key < view->to; key++)
         sum += p[key] = exp(p[key] - max);
+    sum += exp(sink - max);
     for (size_t key = view->from; key < view->to; key++)
         p[key] /= sum;
     return max + log(sum);
@@ -154,10 +156,11 @@ static void query_backward(const struct view *view, const struct device_attentio
     const double *dy = (const double *)op->out_gradient + view->out, *out = (const double *)op->out + view->out;
     const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
     const double weight = weight_of(op, view->number);
+    const size_t head = view->number / op->n_tokens % op->n_heads;
     double mean = 0, *q_gradient = (double *)op->qkv_gradient + view->q;
     double *kv_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
 
-    probabilities(p, view, op);
+    const double total = probabilities(p, view, op);
     for (size_t key = view->from; key < view->to; key++) {
         const size_t v = view->v + key * view->stride;
         const double factor = factor_of(op, view, key);
@@ -169,6 +172,8 @@ static void query_backward(const struct view *view, const struct device_attentio
     }
     for (size_t d = 0; d < view->head_width; d++)
         mean += out[d] * dy[d];
+    if (op->sinks_gradient) /* the sink's probability, of a value of 0 */
+        ((double *)(void *)op->sinks_gradient)[head] += exp(((const double *)op->sinks)[head] - total) * (0 - mean);
     for (size_t key = view->from; key < view->to && op->bias; key++)
         ((double *)(void *)op->bias_gradient)[bias_of(op, view, key)] += p[key] * (g[key] - mean);
     for (size_t key = view->from; key < view->to; key++) {

@@ -33,6 +33,7 @@
 #define ELECTRA     DECODER("electra")
 #define EUROBERT    DECODER("eurobert")
 #define MODERNBERT  DECODER("modernbert")
+#define GRANITE_SWA DECODER("granite_swa")
 #define GEMMA2      DECODER("gemma2")
 #define DISTILBERT                                                                                                     \
     "{'model_type': 'distilbert', 'dim': 96, 'n_heads': 4, 'n_layers': 3, 'hidden_dim': 150, 'vocab_size': 211"

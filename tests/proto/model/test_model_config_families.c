@@ -403,6 +403,44 @@ TEST_EACH(lfm2_s_blocks_are_those_of_transformers, COUNT(lfm2s))
     model_free(&model);
 }
 
+/* As GraniteSWAConfig of transformers 5.24 fills it in: every fourth block sees all keys, and a list of bases is
+ * stronger than the base. */
+static const struct {
+    const char *text;
+    uint64_t sliding, unrotated;
+    float base, sliding_base;
+} granite_swas[] = {
+    {GRANITE_SWA "}", 6, 0, 10000, 10000},
+    {GRANITE_SWA ", 'layer_rope_theta': null, 'layer_types': null, 'rope_theta': 500}", 6, 0, 500, 500},
+    {GRANITE_SWA ", 'layer_rope_theta': [0, 300, 300.0]}", 6, 1, 10000, 300},
+    {GRANITE_SWA ", 'layer_rope_theta': [300, 0, 50], 'layer_types': ['full_attention', 'full_attention', "
+                 "'sliding_attention'], 'sliding_window': 16}",
+     4, 2, 300, 50},
+    {GRANITE_SWA ", 'layer_rope_theta': [0, 0, 0]}", 6, 7, 10000, 10000},
+};
+
+TEST_EACH(granite_swa_s_numbers_are_those_of_transformers, COUNT(granite_swas))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(granite_swas[_i].text), &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(c.n_positions == 8192 && c.tied && !c.has_padding && d->n_kv_heads == 4 && d->head_width == 24);
+    ck_assert_uint_eq(d->window, strstr(granite_swas[_i].text, "'sliding_window'") ? 16 : 128);
+    ck_assert_uint_eq(d->sliding.set[0], granite_swas[_i].sliding);
+    ck_assert_uint_eq(d->unrotated.set[0], granite_swas[_i].unrotated);
+    const float reals[][2] = {{c.norm_epsilon, 1e-5f},
+                              {d->rope.base, granite_swas[_i].base},
+                              {d->sliding_rope.base, granite_swas[_i].sliding_base},
+                              {d->embedding_scale, 1},
+                              {d->score_scale, 1},
+                              {d->branch_scale, 1},
+                              {d->logit_divisor, 1}};
+    for (int i = 0; i < COUNT(reals); i++)
+        ck_assert_float_eq(reals[i][0], reals[i][1]);
+}
+
 /* What would be computed otherwise is refused by its key. */
 static const struct {
     const char *text, *why;
@@ -424,6 +462,10 @@ static const struct {
     {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
     {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
     {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},
+    {GRANITE_SWA ", 'layer_rope_theta': [100, 200]}", "layer_rope_theta has 2 entries"},
+    {GRANITE_SWA ", 'layer_rope_theta': [100, 200, 300]}", "layer_rope_theta has 200 and 300"},
+    {GRANITE_SWA ", 'sliding_window': null}", "layer_types has sliding_attention"},
+    {GRANITE_SWA ", 'attention_multiplier': 0}", "attention_multiplier is 0"},
     {"{'model_type': 'bloom', 'hidden_size': 20}", "hidden_size is 20"},
     {"{'model_type': 'bloom', 'hidden_act': 'relu'}", "hidden_act is 'relu'"},
     {"{'model_type': 'stablelm', 'hidden_size': 128, 'num_attention_heads': 32, 'num_hidden_layers': 3, "

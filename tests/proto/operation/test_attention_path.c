@@ -34,6 +34,7 @@ static const struct {
     {"a wide BERT", {SHAPE(8, 512, 8, 1024), .full = true}, {L, L, L}},
     {"Gemma 2, with capped scores", {SHAPE(1, 4096, 8, 2048), .n_kv_heads = 4, .cap = 50}, {P, P, P}},
     {"Bloom, with ALiBi", {SHAPE(1, 2048, 32, 4096), .alibi = true}, {P, P, P}},
+    {"gpt-oss, with sinks", {SHAPE(1, 4096, 64, 4096), .n_kv_heads = 8, .window = 128, .sinks = given}, {T, T, T}},
     {"ModernBERT's local blocks", {SHAPE(8, 512, 12, 768), .full = true, .window = 65}, {P, P, P}},
     {"both sides' window of the whole row", {SHAPE(8, 512, 12, 768), .full = true, .window = 512}, {L, T, T}},
     {"BERT with dropout", {SHAPE(8, 512, 16, 1024), .full = true, .lengths = WORDS, .dropout.p = 0.1f}, {D, D, D}},

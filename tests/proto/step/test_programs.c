@@ -103,13 +103,14 @@ static const struct family gemma = {.model_type = "gemma3",
                                     .check = accept};
 
 /* Llama's block in two kinds: every second one turns by another base, and has a window. Each head has a norm with a
- * weight of its own, and the MLP is two maps around xIELU. */
+ * weight and a sink of its own, and the MLP is two maps around xIELU. */
 static void write_mixed_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
     static const struct decoder_attention how = {.query = "self_attn.q_norm",
                                                  .key = "self_attn.k_norm",
                                                  .normed_each = true,
-                                                 .normed_stacked = true};
+                                                 .normed_stacked = true,
+                                                 .sinks = true};
     static const struct program_xielu_options xielu = {.beta = 0.5f, .bound = -1e-6f};
     struct model_config other = *c;
 
@@ -323,6 +324,7 @@ static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window, f
                                         .window = window,
                                         .scale = scale,
                                         .qkv = r->qkv,
+                                        .sinks = tensor(r, "self_attn", ".sinks"),
                                         .out = r->y,
                                         .log_sum_exp = (void *)sums};
 
