@@ -531,6 +531,13 @@ void KERNEL_NAME(cpu_attention)(struct device *dev, const struct device_attentio
     }
 }
 
+static void sink_gradients(struct device *dev, const struct device_attention *op)
+{
+#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens * op->width)) schedule(static)
+    for (size_t head = 0; head < op->n_heads; head++)
+        op->sinks_gradient[head] += (float)sink_gradient(op, head);
+}
+
 void KERNEL_NAME(cpu_attention_backward)(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(cpu_threads(dev, work_of(op))) schedule(dynamic)

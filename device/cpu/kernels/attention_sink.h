@@ -40,6 +40,7 @@ static inline double sink_delta(const value *out, const value *gradient, size_t 
     return vec_sum(sum);
 }
 
+/* Of a head's sink: a sum over all queries. */
 static inline double sink_gradient(const struct device_attention *op, size_t head)
 {
     const size_t width = op->width / op->n_heads;
@@ -53,13 +54,6 @@ static inline double sink_gradient(const struct device_attention *op, size_t hea
         sum -= p * sink_delta((const value *)op->out + first, (const value *)op->out_gradient + first, width);
     }
     return sum;
-}
-
-static inline void sink_gradients(struct device *dev, const struct device_attention *op)
-{
-#pragma omp parallel for num_threads(cpu_threads(dev, op->n_rows * op->n_tokens * op->width)) schedule(static)
-    for (size_t head = 0; head < op->n_heads; head++)
-        op->sinks_gradient[head] += (float)sink_gradient(op, head);
 }
 
 #endif
