@@ -267,6 +267,7 @@ template <typename T> static __device__ inline void move_tail(const struct short
 {
     const size_t n_tail = op.n_taps - 1, columns = (op.gated ? 2 : 1) * op.n;
 
+#pragma unroll 1
     for (size_t k = 0; k < n_tail; k++) {
         const size_t at = op.m + k; /* of the tail's rows and then the tokens' */
         const T *const from = (at < n_tail ? tail + at * columns : op.x + (at - n_tail) * op.columns) + column;
