@@ -165,41 +165,50 @@ static void add_between(struct dump *d, bool first, unsigned depth)
 
 static void dump_add_value(struct dump *d, const json_t *value, unsigned depth);
 
-static void add_member(struct dump *d, const char *key, const json_t *value, bool first, unsigned depth)
+/* A key may have NULs within: of strings in templates. */
+struct dump_member {
+    const char *key;
+    size_t length;
+    const json_t *value;
+};
+
+static void add_member(struct dump *d, const struct dump_member *member, bool first, unsigned depth)
 {
     add_between(d, first, depth + 1);
-    dump_add_string(d, key, strlen(key));
+    dump_add_string(d, member->key, member->length);
     dump_add_text(d, d->form->colon ? d->form->colon : ": ");
-    dump_add_value(d, value, depth + 1);
+    dump_add_value(d, member->value, depth + 1);
 }
 
-static int compare_keys(const void *a, const void *b)
+static int compare_members(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    const struct dump_member *const left = a, *const right = b;
+    const size_t shorter = left->length < right->length ? left->length : right->length;
+    const int order = memcmp(left->key, right->key, shorter);
+
+    return order != 0 ? order : (left->length > right->length) - (left->length < right->length);
 }
 
 static void dump_add_object(struct dump *d, const json_t *object, unsigned depth)
 {
     const size_t n = json_object_size(object);
-    const char **keys = calloc(n + 1, sizeof *keys), *key;
-    json_t *value;
+    struct dump_member *members = calloc(n + 1, sizeof *members);
+    json_t *const all = (json_t *)(uintptr_t)object;
     size_t i = 0;
 
-    d->failed = d->failed || !keys;
-    json_object_foreach((json_t *)(uintptr_t)object, key, value)
-    {
-        if (keys)
-            keys[i++] = key;
-    }
-    if (keys && d->form->sorted)
-        qsort(keys, n, sizeof *keys, compare_keys);
+    d->failed = d->failed || !members;
+    for (void *at = json_object_iter(all); members && at; at = json_object_iter_next(all, at))
+        members[i++] =
+            (struct dump_member){json_object_iter_key(at), json_object_iter_key_len(at), json_object_iter_value(at)};
+    if (members && d->form->sorted)
+        qsort(members, n, sizeof *members, compare_members);
     dump_add(d, "{", 1);
     for (i = 0; i < n && !d->failed; i++)
-        add_member(d, keys[i], json_object_get(object, keys[i]), i == 0, depth);
+        add_member(d, &members[i], i == 0, depth);
     if (n > 0)
         add_line(d, depth);
     dump_add(d, "}", 1);
-    free(keys);
+    free(members);
 }
 
 static void add_list(struct dump *d, const json_t *list, unsigned depth)

@@ -77,3 +77,21 @@ TEST_EACH(a_value_is_the_text_of_json_dumps, COUNT(values))
     free(text);
     json_decref(value);
 }
+
+/* A file's keys have none, but those of a template's dictionaries may. */
+TEST(keys_with_nuls_are_keys)
+{
+    static const struct {
+        const char *key;
+        size_t length;
+    } keys[] = {{"b\0", 2}, {"b", 1}, {"a\0c", 3}};
+    json_t *object = json_object();
+    size_t n;
+
+    for (int i = 0; i < COUNT(keys); i++)
+        ck_assert_int_eq(json_object_setn_new(object, keys[i].key, keys[i].length, json_integer(i + 1)), 0);
+    char *text = dump_json(&n, object, &(struct dump_form){.sorted = true});
+    ck_assert_str_eq(text, "{\"a\\u0000c\": 3, \"b\": 2, \"b\\u0000\": 1}");
+    free(text);
+    json_decref(object);
+}
