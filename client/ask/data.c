@@ -158,16 +158,25 @@ static struct client_source_rules data_rules(const struct show *s)
                                         .watch = &s->watch};
 }
 
+/* Of the data as training has them, held-out ones beside them. */
+static int data_open(struct client_source **out, struct show *s, const struct client_source_ops *kind,
+                     struct error *err)
+{
+    const int rc = client_model_source(out, kind, &s->model, &s->data, &s->eval_data, err);
+
+    if (rc)
+        error_prefix(err, s->options->model);
+    return rc;
+}
+
 /* The rows are not settled: those that the run would drop are shown as well. */
 static int show_conversations(struct show *s, const struct client_source_ops *kind, struct error *err)
 {
     const struct client_source_rules rules = data_rules(s);
     struct client_source *source = NULL;
-    int rc = client_model_source(&source, kind, &s->model, &s->data, &s->eval_data, err);
+    int rc = data_open(&source, s, kind, err);
 
-    if (rc)
-        error_prefix(err, s->options->model);
-    else
+    if (!rc)
         rc = client_source_read_part(source, CLIENT_TRAIN, &rules, err);
     if (!rc) {
         const struct client_corpus *documents = client_document_rows_of(source);
@@ -255,11 +264,9 @@ static int show_packed(struct show *s, const struct client_source_ops *kind, str
 {
     const struct client_source_rules rules = data_rules(s);
     struct client_source *source = NULL;
-    int rc = client_model_source(&source, kind, &s->model, &s->data, &s->eval_data, err);
+    int rc = data_open(&source, s, kind, err);
 
-    if (rc)
-        error_prefix(err, s->options->model);
-    else
+    if (!rc)
         rc = client_source_read(source, &rules, err);
     if (!rc)
         rc = data_count_documents(s, client_packed_of(source), err);

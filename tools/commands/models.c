@@ -26,23 +26,23 @@ struct models {
     size_t n_common;
 };
 
-static const char *models_learns(char out[200], const struct eps_family *family)
+static void models_print_learns(const struct eps_family *family)
 {
     const struct eps_task_facts *task;
-    int n = 0;
+    const char *between = "";
 
     for (size_t i = 0; (task = eps_task_at(i)) != NULL; i++)
-        if (family->teaches & task->task)
-            n += snprintf(out + n, 200 - (size_t)n, "%s%s", n ? ", " : "", task->name);
-    return out;
+        if (family->teaches & task->task) {
+            printf("%s%s", between, task->name);
+            between = ", ";
+        }
 }
 
 static void models_print_line(const struct eps_family *family)
 {
-    char learns[200];
-
-    printf("%-18s %-40s %-13s %s%s\n", family->model_type, family->architecture, attentions[family->attention].name,
-           models_learns(learns, family), family->is_own ? " (eps's own)" : "");
+    printf("%-18s %-40s %-13s ", family->model_type, family->architecture, attentions[family->attention].name);
+    models_print_learns(family);
+    printf("%s\n", family->is_own ? " (eps's own)" : "");
 }
 
 static void models_print_names(const char *title, const char *const *names)
@@ -62,13 +62,13 @@ static void models_print_names(const char *title, const char *const *names)
 
 static void models_print_all(const struct eps_family *family)
 {
-    char learns[200];
-
     printf("%s%s\n", family->model_type, family->is_own ? " (eps's own: transformers does not read it)" : "");
     printf("  %-14s%s\n", "architecture", family->architecture);
     if (family->classifier && family->classifier != family->architecture)
         printf("  %-14s%s\n", "classifier", family->classifier);
-    printf("  %-14s%s\n", "learns from", models_learns(learns, family));
+    printf("  %-14s", "learns from");
+    models_print_learns(family);
+    putchar('\n');
     printf("  %-14s%s\n", "devices", "CPUs, CUDA GPUs");
     printf("  %-14s%s: %s\n", "attention", attentions[family->attention].name, attentions[family->attention].meaning);
     if (!*family->maps)
