@@ -78,6 +78,7 @@ struct eps_plan {
         uint64_t need, have;          /* bytes of it; have: the limit, or what is free */
     } shortage;                       /* if it does not fit */
     struct eps_train_options options; /* resolved */
+    const char *ignored; /* a key of config.json that has no effect; a constant string; NULL: there is none */
     uint64_t n_parameters;
     bool fresh; /* the model has no weights: they are drawn */
     struct {

@@ -22,6 +22,19 @@ static const char *architecture_of(const json_t *config)
     return family && family->classifier ? family->classifier->architecture : NULL;
 }
 
+int client_classifier_refuse(enum eps_task task, const char *preset, const char *type, struct error *err)
+{
+    char types[512] = "";
+
+    for (const struct family *const *family = model_families; *family; family++) {
+        const size_t at = strlen(types);
+        if ((*family)->classifier && !(*family)->sees_images)
+            snprintf(types + at, sizeof types - at, "%s%s", at > 0 ? ", " : "", (*family)->model_type);
+    }
+    return error_set(err, -EDOM, "--task %s is for these types of model: %s; %.60s is a %.60s",
+                     task == EPS_REGRESS ? "regress" : "classify", types, preset ? preset : "this", type);
+}
+
 /* {"0": "no", "1": "yes"}, or the other way around. Without names transformers' own: LABEL_0. */
 static json_t *names_json(const struct client_labels *labels, enum eps_task task, bool by_name)
 {
@@ -162,8 +175,7 @@ static int classifier_prepare(char **out, const char *text, size_t n, void *data
 
     *out = NULL;
     if (config && type && !architecture) {
-        rc = error_set(err, -EDOM, "--task %s is for BERT and RoBERTa, and this model is a %.60s",
-                       task == EPS_REGRESS ? "regress" : "classify", type);
+        rc = client_classifier_refuse(task, NULL, type, err);
     } else if (architecture && !(own && strcmp(own, architecture) == 0)) {
         *out = client_classifier_config(text, n, architecture, task, NULL, err);
         rc = *out ? 0 : -ENOMEM;

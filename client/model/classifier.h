@@ -21,6 +21,10 @@ int client_classifier_open(struct client_model *out, const struct client_model_n
 int client_classifier_open_fresh(struct client_model *out, const struct client_model_name *name, enum eps_task task,
                                  struct error *err);
 
+/* -EDOM with a sentence: a type of model has no classifier, and which types have one. preset: the name of such a model;
+ * NULL: the caller names it. */
+int client_classifier_refuse(enum eps_task task, const char *preset, const char *type, struct error *err);
+
 /* Appends that --task would take this model, if it would, to the sentence that refuses it without. */
 void client_classifier_suggest(struct error *err, const struct client_model_name *name);
 

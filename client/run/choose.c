@@ -265,8 +265,7 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
         return error_set(err, -EDOM, "%s needs a model that has weights, and --model %s is a preset: name a directory",
                          in->lora ? "--lora" : "--base-model", in->model);
     if (in->task)
-        return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
-                         in->model);
+        return client_classifier_refuse(in->task, in->model, "gpt2", err);
     int rc = open_data(run, in, &client_source_text, err);
     if (!rc)
         rc = open_preset(run, in, preset, watch, err);

@@ -96,6 +96,23 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
            "fits        yes\n");
 }
 
+TEST(a_key_that_has_no_effect_is_said)
+{
+    expect("cat >nested.json <<'END'\n"
+           "{\"model_type\": \"olmo3\", \"hidden_size\": 32, \"num_attention_heads\": 4, \"num_hidden_layers\": 4,"
+           " \"intermediate_size\": 8, \"vocab_size\": 50, \"pad_token_id\": null, \"max_position_embeddings\": 64,"
+           " \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 100, \"rope_type\": \"yarn\","
+           " \"factor\": 4.0, \"original_max_position_embeddings\": 16, \"truncate\": false},"
+           " \"sliding_attention\": {\"rope_theta\": 100, \"rope_type\": \"default\"}}}\nEND",
+           0);
+    expect("eps plan --model nested.json --seq 32", 0,
+           "\nrope_parameters.full_attention.truncate in config.json has no effect: transformers does not read it "
+           "there\n");
+    ck_assert_str_eq(json_string_value(json_at(plan_json(0, "--model nested.json --seq 32"), "ignored")),
+                     "rope_parameters.full_attention.truncate");
+    ck_assert_ptr_null(json_object_get(plan_json(0, "--model tiny.json"), "ignored"));
+}
+
 TEST(a_plan_of_images_counts_images)
 {
     expect("eps plan --model resnet-18 --image 32x32 --labels 10 --batch 8", 0, "to classify images: 10 classes\n",

@@ -35,8 +35,7 @@ static void plan_model_read_headers(struct plan_model *out, const struct eps_tra
 static int plan_model_check_preset(const struct eps_train_options *in, struct error *err)
 {
     if (in->task)
-        return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
-                         in->model);
+        return client_classifier_refuse(in->task, in->model, "gpt2", err);
     if (!isnan(in->dpo_beta))
         return error_set(err, -EDOM,
                          "--dpo-beta is for preferences, which tune a model that is there, and --model %s is a preset: "

@@ -375,6 +375,7 @@ static void plan_fill(struct eps_plan *out, struct question *q, const struct pla
     const struct plan_fit_asked asked = asked_of(q);
 
     *out = (struct eps_plan){.options = q->options,
+                             .ignored = q->config.ignored,
                              .n_parameters = q->model.n_parameters,
                              .adapter_rank = q->config.adapter.rank,
                              .adapter_least_rank = model_adapter_least_rank(&q->config.adapter),

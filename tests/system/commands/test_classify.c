@@ -152,7 +152,7 @@ TEST(a_run_that_was_stopped_within_an_epoch_ends_with_the_same_bits)
 static const struct refusal refusals[] = {
     {"eps train --task classify --data train.tsv " MACHINE, 2, "--task needs --model", "BERT"},
     {"eps train --model gpt2.json --task classify --data train.tsv " MACHINE, 2,
-     "--task classify is for BERT and RoBERTa", "gpt2"},
+     "--task classify is for these types of model: bert, ", "this is a gpt2"},
     {"eps train --model byte-small --task classify --data train.tsv " MACHINE, 2, "--task", "byte-small"},
     {"eps train --model gpt2.json --columns 1,2 --data train.tsv " MACHINE, 2, "--columns", "--task"},
     {TRAIN "--separator eos", 2, "--separator eos", "predict tokens"},

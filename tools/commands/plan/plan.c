@@ -72,6 +72,8 @@ static void print_asked(const struct eps_plan *plan)
            eps_commit_name(o->commit), o->sums == EPS_BF16 ? ", sums in bf16" : "");
     if (o->approximate)
         printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
+    if (plan->ignored)
+        printf("%s in config.json has no effect: transformers does not read it there\n", plan->ignored);
     putchar('\n');
 }
 
@@ -325,6 +327,8 @@ json_t *plan_to_json(const struct eps_plan *plan)
                   "checkpoint", (json_int_t)plan->checkpoint_bytes, "checkpoints", (json_int_t)plan->n_checkpoints);
 
     assert(all); /* all finite: a profile's numbers are checked */
+    if (plan->ignored)
+        json_object_set_new(all, "ignored", json_string(plan->ignored));
     if (plan->adapter_rank)
         json_object_set_new(all, "trained", json_integer((json_int_t)(plan->n_parameters - plan->frozen.n_parameters)));
     else if (plan->options.freeze)
