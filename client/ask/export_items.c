@@ -159,17 +159,6 @@ static size_t count_passed(const struct client_passed *passed)
     return n;
 }
 
-static size_t count_constants(const struct model *model)
-{
-    char name[MODEL_TENSOR_BYTES];
-    uint32_t n = 0;
-    float value;
-
-    while (model_constant(name, &value, model, n))
-        n++;
-    return n;
-}
-
 int export_items_init(struct export_items *out, const struct model *model, const struct client_export_form *form,
                       struct error *err)
 {
@@ -178,7 +167,7 @@ int export_items_init(struct export_items *out, const struct model *model, const
     int rc;
 
     *out = (struct export_items){.alone = form->merge ? CHECKPOINT_WEIGHTS : checkpoint_weights_name(model)};
-    out->at = calloc(model->n_tensors + count_constants(model) + 1 + count_passed(form->passed), sizeof *out->at);
+    out->at = calloc(model->n_tensors + model_count_constants(model) + 1 + count_passed(form->passed), sizeof *out->at);
     rc = out->at ? add_model(out, model, form, err) : error_memory(err);
     if (rc == 0 && !adapters)
         rc = add_constants(out, model, form, err);

@@ -389,6 +389,8 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
 /* Number i of what files have beside the tensors as constants (struct family_constant): its name there, and its value.
  * False: there are no more. */
 bool model_constant(char name[MODEL_TENSOR_BYTES], float *value, const struct model *model, uint32_t i);
+/* How many there are. */
+uint32_t model_count_constants(const struct model *model);
 /* True for the name of such a constant, with the family's prefix or without. */
 bool model_is_constant(float *value, const struct model *model, const char *name);
 

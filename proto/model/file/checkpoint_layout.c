@@ -25,23 +25,54 @@ uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tens
            model->tensors[tensor].rank;
 }
 
+uint32_t checkpoint_count_constants(const struct model *model)
+{
+    return model->config.adapter.rank > 0 ? 0 : model_count_constants(model);
+}
+
+/* The first n tensors of a layout, numbers alone, become the end of its header; those behind them are counted from 0. */
+static int take_constants(struct safetensors_layout *layout, const float *constants, uint32_t n, uint32_t n_others,
+                          struct error *err)
+{
+    char *header = realloc(layout->header, layout->header_bytes + n * sizeof *constants);
+
+    if (!header) {
+        safetensors_layout_free(layout);
+        return error_memory(err);
+    }
+    memcpy(header + layout->header_bytes, constants, n * sizeof *constants);
+    layout->header = header;
+    layout->header_bytes += n * sizeof *constants;
+    memmove(layout->offsets, layout->offsets + n, n_others * sizeof *layout->offsets);
+    return 0;
+}
+
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
 {
-    struct safetensors_plan *plan = calloc(model->n_saved, sizeof *plan);
-    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(model->n_saved, sizeof *names);
-    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_saved);
+    const uint32_t n_constants = checkpoint_count_constants(model), n = n_constants + model->n_saved;
+    struct safetensors_plan *plan = calloc(n, sizeof *plan);
+    char(*names)[CHECKPOINT_TENSOR_BYTES] = calloc(n, sizeof *names);
+    float *constants = calloc(n_constants + 1, sizeof *constants);
+    int rc = plan && names && constants ? 0 : error_set(err, -ENOMEM, "no memory for a list of %u tensors", n);
 
+    for (uint32_t i = 0; !rc && i < n_constants; i++) {
+        model_constant(names[i], &constants[i], model, i);
+        plan[i] = (struct safetensors_plan){.name = names[i], .type = SAFETENSORS_F32};
+    }
     for (const struct model_tensor *t = model->tensors; !rc && t < model->tensors + model->n_tensors; t++)
         if (t->saved) {
-            struct safetensors_plan *const to = &plan[t->place];
-            *to = (struct safetensors_plan){.name = checkpoint_tensor_name(names[t->place], model, t),
-                                            .type = SAFETENSORS_F32};
-            to->n_dims = model_file_shape(to->shape, t);
+            const uint32_t at = n_constants + t->place;
+            plan[at] =
+                (struct safetensors_plan){.name = checkpoint_tensor_name(names[at], model, t), .type = SAFETENSORS_F32};
+            plan[at].n_dims = model_file_shape(plan[at].shape, t);
         }
     if (!rc)
-        rc = safetensors_layout_init(out, plan, model->n_saved, err);
+        rc = safetensors_layout_init(out, plan, n, err);
+    if (!rc && n_constants > 0)
+        rc = take_constants(out, constants, n_constants, model->n_saved, err);
     free(plan);
     free(names);
+    free(constants);
     return rc;
 }
 

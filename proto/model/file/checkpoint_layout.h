@@ -1,7 +1,8 @@
 /* proto/model/file/checkpoint_layout.h - where each tensor lies in a checkpoint's two large files, known before they are
  * written.
  *
- * model.safetensors has the tensors in the model's order; adapter_model.safetensors, in its stead, those that a model
+ * model.safetensors has the tensors in the model's order, before them the family's constants (model_constant), which
+ * transformers keeps as buffers and would compute with whatever memory held if the file lacked them; adapter_model.safetensors, in its stead, those that a model
  * with adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the
  * updates, the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are
  * remembered, map by map. So what lies together in a unit lies together in the file. */
@@ -11,11 +12,14 @@
 #include "proto/model/model.h"
 #include "proto/model/file/safetensors.h"
 
-/* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
+/* The constants are the end of the layout's header. -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
 /* n_moments: 2; of SGD 1, which is m, or 0. */
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
                                struct error *err);
+
+/* Constants in the file of weights; none in that of an adapter. */
+uint32_t checkpoint_count_constants(const struct model *model);
 
 /* The names of the config, of the file of weights, and of a saved tensor in it. */
 enum {

@@ -119,6 +119,17 @@ bool model_constant(char name[MODEL_TENSOR_BYTES], float *value, const struct mo
     return false;
 }
 
+uint32_t model_count_constants(const struct model *model)
+{
+    char name[MODEL_TENSOR_BYTES];
+    float value;
+    uint32_t n = 0;
+
+    while (model_constant(name, &value, model, n))
+        n++;
+    return n;
+}
+
 bool model_is_constant(float *value, const struct model *model, const char *name)
 {
     char own[MODEL_TENSOR_BYTES];

@@ -46,7 +46,8 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
 
 void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments)
 {
-    const uint64_t n_tensors = model->n_tensors, n_saved = model->n_saved;
+    const uint64_t n_tensors = model->n_tensors, n_constants = checkpoint_count_constants(model),
+                   n_saved = model->n_saved + n_constants;
     const struct model_adapter *adapter = &model->config.adapter;
     const size_t prefix = adapter->rank == 0 ? 0 : *adapter->within ? CHECKPOINT_PREFIX_BYTES : strlen(ADAPTER_PREFIX);
     /* Counts of updates, moments, norms. */
@@ -66,7 +67,7 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
         n_runs += count_saved(model, &model->units[u]);
         n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
     }
-    *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix),
+    *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix) + n_constants * sizeof(float),
                                     .moments_header = header_bytes(n_entries, 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
     out->moments_runs = n_moments * n_trained_runs + n_places_runs + 2 + (model->sparse.keep > 0) +

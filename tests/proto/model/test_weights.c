@@ -2,7 +2,9 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/weights.h"
+#include "proto/plan/memory/files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -233,6 +235,49 @@ static void write_number(int fd, const char *name, const void *bytes, size_t n)
     ck_assert_int_eq(safetensors_open(&file, fd, NULL), 0);
     ck_assert_int_eq(pwrite(fd, bytes, n, (off_t)safetensors_find(&file, name)->offset), (ssize_t)n);
     safetensors_close(&file);
+}
+
+static float number_in(const struct safetensors *file, const char *name)
+{
+    float number;
+
+    ck_assert_int_eq(safetensors_read(&number, safetensors_find(file, name), 0, 1, NULL), 0);
+    return number;
+}
+
+/* They lie before the tensors, at the end of what is written first. */
+TEST(a_checkpoint_has_the_family_s_constants)
+{
+    static const char apertus[] =
+        "{\"model_type\": \"apertus\", \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+        "\"intermediate_size\": 12, \"vocab_size\": 17}";
+    const int fd = memfd_create("weights", MFD_CLOEXEC);
+    struct safetensors_layout layout;
+    struct safetensors file;
+    struct plan_host_files planned;
+    struct model model;
+
+    make_model(&model, apertus);
+    plan_host_files(&planned, &model, 2);
+    ck_assert_int_eq(checkpoint_lay_out_weights(&layout, &model, NULL), 0);
+    ck_assert_uint_le(layout.header_bytes, planned.weights_header);
+    ck_assert_int_eq(write(fd, layout.header, layout.header_bytes), (ssize_t)layout.header_bytes);
+    ck_assert_int_eq(ftruncate(fd, (off_t)layout.file_bytes), 0);
+    for (uint32_t t = 0; t < model.n_tensors; t++) {
+        const float number = 100.f + (float)t;
+        ck_assert_int_eq(pwrite(fd, &number, sizeof number, (off_t)layout.offsets[model.tensors[t].place]),
+                         sizeof number);
+    }
+    ck_assert_int_eq(safetensors_open(&file, fd, NULL), 0);
+    ck_assert_uint_eq(file.n_entries, model.n_tensors + 4);
+    ck_assert_float_eq(number_in(&file, "model.layers.1.mlp.act_fn.beta"), 0.5f);
+    ck_assert_float_eq(number_in(&file, "model.layers.0.mlp.act_fn.eps"), -1e-6f);
+    for (uint32_t t = 0; t < model.n_tensors; t++)
+        ck_assert_float_eq(number_in(&file, model.tensors[t].name), 100.f + (float)t);
+    safetensors_close(&file);
+    safetensors_layout_free(&layout);
+    close(fd);
+    model_free(&model);
 }
 
 /* Apertus's: beta of bf16, and what is at most in the exponential, of fp32 as bf16 rounds it or not. Others are
