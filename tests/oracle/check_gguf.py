@@ -186,6 +186,8 @@ def wanted(kind, tensor, x, config):
         x = x.T
     if kind.startswith("gemma") and tensor.endswith("norm.weight"):
         x = x + np.float32(1)
+    if tensor.endswith("conv.conv.weight"):  # of LFM2: (channels, 1, taps)
+        x = x.squeeze(1)
     if kind in ("roberta", "xlm-roberta") and tensor == "embeddings.position_embeddings.weight":
         x = x[config["pad_token_id"] + 1:]
     return tensor, x
@@ -205,7 +207,7 @@ def compare_tensors(name, what, reader, folder, config, dtype):
             sys.exit(f"{name}, {what}: {tensor} should be {theirs}, of which there is none")
         found = got.pop(theirs)
         small = (want[1].ndim < 2 or theirs in ("position_embd.weight", "token_types.weight")
-                 or not theirs.endswith(".weight"))
+                 or "shortconv.conv" in theirs or not theirs.endswith(".weight"))
         if found.tensor_type.name != ("F32" if small else dtype):
             sys.exit(f"{name}, {what}: {theirs} is {found.tensor_type.name}")
         if not np.array_equal(numbers_of(found), want[1]):
