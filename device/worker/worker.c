@@ -28,7 +28,8 @@ static int worker_allocate(struct device_worker *w, struct error *err)
     if (w->plan.choice.host_stash)
         w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
     w->row_tokens = calloc(w->plan.setting.share_rows, sizeof *w->row_tokens);
-    return w->tables && w->chunks && w->contributing && w->homes && w->row_tokens &&
+    w->staying = calloc(w->model.n_units, sizeof *w->staying);
+    return w->tables && w->chunks && w->contributing && w->homes && w->row_tokens && w->staying &&
                    (w->stashed || !w->plan.choice.host_stash)
                ? 0
                : error_memory(err);
@@ -180,6 +181,7 @@ void device_worker_free(struct device_worker *worker)
     free(worker->homes);
     free(worker->stashed);
     free(worker->row_tokens);
+    free(worker->staying);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
 }

@@ -15,7 +15,8 @@ struct progress {
     uint32_t visit;                /* the last visit whose weights it received, or whose contribution it gave */
     uint32_t part;                 /* of its last loss or contribution; when a step begins, the first of its share */
     uint32_t n_parts;              /* of its share */
-    uint64_t down_bytes, up_bytes; /* since it attached: weights received, contributions given */
+    uint64_t down_bytes, up_bytes; /* since it attached: weights received, but for what stays
+                                    * on the device (plan_stays), and contributions given */
 };
 
 /* A step, an evaluation or a generation begins. */

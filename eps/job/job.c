@@ -8,6 +8,7 @@
 
 #include "eps/base/rights.h"
 #include "proto/base/process.h"
+#include "proto/plan/memory/units.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -477,7 +478,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, job_homes(job), unit,
-                  model_unit_bytes(&job->model.units[unit], job_goal(job)->precision));
+                  plan_pulled_bytes(&worker->plan, &job->model, unit));
     session_send(worker->session, &m);
 }
 

@@ -137,6 +137,7 @@ struct device_worker {
     /* (share_rows) with the stash on the host: DEVICE_PUSH, when the last write of the microbatch that begins at this
      * row has arrived; or NULL. */
     uint64_t *stashed;
+    bool *staying;        /* (model.n_units) its frozen elements are on the device, and stay there: plan_stays */
     uint32_t *row_tokens; /* (share_rows) tokens of each row of the microbatch that begins at this row of the pass */
     /* For generation (proto/step/generate.h): */
     const void **tables;                 /* (the embedding's visits) their units in host memory, once `loaded` */

@@ -422,10 +422,14 @@ static int make_worker(struct timeline *t)
         .row_tokens = calloc(setting->share_rows, sizeof *t->worker.row_tokens),
         .contributing = calloc(s->model->n_trained_visits, sizeof *t->worker.contributing),
         .homes = calloc(s->model->n_visits, sizeof *t->worker.homes),
+        .staying = calloc(s->model->n_units, sizeof *t->worker.staying),
     };
-    return t->worker.chunks && t->worker.stashed && t->worker.row_tokens && t->worker.contributing && t->worker.homes
-               ? 0
-               : -ENOMEM;
+    if (!t->worker.chunks || !t->worker.stashed || !t->worker.row_tokens || !t->worker.contributing ||
+        !t->worker.homes || !t->worker.staying)
+        return -ENOMEM;
+    for (uint32_t unit = 0; unit < s->model->n_units; unit++) /* as in any step but a job's first */
+        t->worker.staying[unit] = plan_stays(s->plan, s->model, unit);
+    return 0;
 }
 
 static int play_step(struct timeline *t, uint64_t step)
@@ -460,6 +464,7 @@ static void close_timeline(struct timeline *t)
     free(t->worker.row_tokens);
     free(t->worker.contributing);
     free(t->worker.homes);
+    free(t->worker.staying);
     free(t->parts);
     free(t->tokens);
     free(t->lengths);

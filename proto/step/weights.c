@@ -266,7 +266,8 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
 {
     const struct device_worker *w = weights->worker;
     const uint32_t place = weights->coming.place, unit = weights_unit_at(weights, place);
-    const uint64_t bytes = model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision);
+    const uint64_t bytes = w->staying[unit] ? plan_pulled_bytes(&w->plan, &w->model, unit)
+                                            : model_unit_bytes(&w->model.units[unit], w->plan.setting.goal.precision);
     /* Whole lines, so that pieces of copies stay aligned. */
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
@@ -279,6 +280,8 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
         w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, weights_find(weights, unit)->used);
     weights_upload(w, unit, device_address(weights, place), &weights->coming.from, weights->coming.sent, end);
     weights->coming.sent = end;
+    if (end == bytes)
+        w->staying[unit] = plan_stays(&w->plan, &w->model, unit);
 }
 
 /* Called when the visit before `place` is queued. The mark says when the device no longer reads the buffer. */

@@ -1,7 +1,7 @@
 /* proto/step/weights.h - the place of a visit's weights.
  *
- * Weights are in one of a few buffers through which units pass; in a place of their own, if the unit is resident; or,
- * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
+ * Weights are in one of a few buffers through which units pass; in a place of their own, if the unit is resident, where
+ * what is frozen stays from step to step; or, for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
  * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
  *
  * If the plan has segments (proto/plan/memory/segments.h), those of a step go down segment by segment: first upwards

@@ -220,7 +220,8 @@ struct plan_choice {
     uint32_t n_weight_buffers;                  /* 1..3 */
     uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
     uint32_t n_resident; /* resident units, in the order of plan_unit_at (proto/plan/memory/units.h): for good in
-                          * generation, in training from their first visit of a step to their last */
+                          * generation, in training from their first visit of a step to their last, and what is frozen
+                          * of them for good, too (plan_stays) */
     bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
                                 * once, so logits are computed once. Implied by one unit in the head and one part in the
                                 * share. Not for pairs of texts */

@@ -90,6 +90,21 @@ uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const str
                               : plan_unit_room(model, unit, plan->head_pad) * number_bytes(precision);
 }
 
+bool plan_stays(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    const bool trains = plan->setting.goal.purpose == PLAN_TRAIN;
+
+    return trains && plan_place_of(model, unit) < plan->n_resident && model->units[unit].sparse == 0;
+}
+
+uint64_t plan_pulled_bytes(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    const struct model_unit *u = &model->units[unit];
+    const enum number_type precision = plan->setting.goal.precision;
+
+    return plan_stays(plan, model, unit) ? u->n_trained * number_bytes(precision) : model_unit_bytes(u, precision);
+}
+
 uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad)
 {
     const struct model_unit *u = &model->units[unit];

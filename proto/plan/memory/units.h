@@ -29,6 +29,11 @@ uint32_t plan_count_apart(const struct plan *plan, const struct model *model);
 /* Bytes that a unit takes on the device as it is uploaded. Padding rows are of the values alone: a unit of the head is
  * coded whole or not at all. */
 uint64_t plan_uploaded_bytes(const struct model *model, uint32_t unit, const struct plan *plan);
+/* True if a unit's frozen elements stay on the device from step to step: in training, those of a resident unit without
+ * sparse pieces, whose places change. Bytes of a unit that are uploaded when a step pulls it: of such a unit, once it is
+ * there, the trained elements alone. */
+bool plan_stays(const struct plan *plan, const struct model *model, uint32_t unit);
+uint64_t plan_pulled_bytes(const struct plan *plan, const struct model *model, uint32_t unit);
 /* Elements of a unit's coded and sparse pieces once they are decoded, padding rows of a head's unit included. */
 uint64_t plan_decoded(const struct model *model, uint32_t unit, uint32_t pad);
 

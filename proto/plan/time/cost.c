@@ -354,8 +354,8 @@ static struct visit cost_visit_of(struct costs *c, struct buffers *buffers, uint
     struct visit v = cost_find_visit(c, visit, backward);
 
     v.compute += (pulled ? pad(c, unit) : 0) + cost_decode(c, visit, backward) + cost_copy_unit(c, visit, backward);
-    v.down_bytes = (pulled ? model_unit_bytes(&c->model->units[unit], c->plan->setting.goal.precision) : 0) +
-                   gathered_bytes(c, visit, backward) + norms_bytes(c, &c->model->units[unit]);
+    v.down_bytes = (pulled ? plan_pulled_bytes(c->plan, c->model, unit) : 0) + gathered_bytes(c, visit, backward) +
+                   norms_bytes(c, &c->model->units[unit]);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
     return v;
 }

@@ -184,6 +184,20 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().up_bytes, ROWS * 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
 
+/* The upper block's frozen matrices, (64, 256) and (256, 64), stay where it is resident; the lower one's come twice. */
+TEST(what_is_frozen_of_a_resident_unit_is_not_pulled)
+{
+    struct error err = {""};
+
+    choice.n_resident = 3;
+    const uint64_t all = cost().down_bytes;
+    ck_assert_msg(model_freeze(&model, "h.*.mlp.*.weight", model_base_of(FORM_VALUES, NUMBER_FP32), &err) == 0, "%s",
+                  err.text);
+    ck_assert_uint_eq(all - cost().down_bytes, 4 * 2 * 64 * 256);
+    choice.n_resident = 2;
+    ck_assert_uint_eq(cost().down_bytes, all + 4 * BLOCK);
+}
+
 /* Layers: embedding, two blocks, norm, head. Cut at the lower block and at the head, the upper block's input and the
  * norm's are filled in again, by both blocks; the upper one is still in the buffer when the norm's backward has come
  * and gone, if there are two of them. The lower block is pulled a third time, and its products are computed once

@@ -1,4 +1,5 @@
 #include "proto/model/gpt2.h"
+#include "proto/plan/memory/units.h"
 #include "proto/step/step.h"
 
 #include "proto/wire/message.h"
@@ -610,6 +611,85 @@ static struct counted count_step(const struct setting *s, struct device_worker_o
     setting_step_whole(&link, s, &options);
     array_link_free(&link);
     return counted;
+}
+
+static uint64_t uploaded;
+
+static void count_upload(struct device *dev, void *to, const void *from, size_t bytes)
+{
+    uploaded += bytes;
+    backend_get()->ops->upload(dev, to, from, bytes);
+}
+
+/* The next step's weights: those that are trained have moved. If `gone`, those that stay on the device cannot be read
+ * any more. Returns their bytes. */
+static uint64_t move_weights(float *to, const struct setting *s, const struct plan *plan, bool gone)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; u < s->model.n_units; u++) {
+        const struct model_unit *unit = &s->model.units[u];
+        const bool stays = plan_stays(plan, &s->model, u);
+        for (uint64_t i = 0; i < unit->n; i++) {
+            const float weight = s->weights[unit->offset + i];
+            to[unit->offset + i] = i < unit->n_trained ? weight * 0.875f : stays && gone ? NAN : weight;
+        }
+        bytes += stays ? (unit->n - unit->n_trained) * sizeof(float) : 0;
+    }
+    return bytes;
+}
+
+static void step_of(struct array_link *link, struct device_worker *worker, const struct setting *s,
+                    const float *weights)
+{
+    struct device_share share = setting_share(s, 2);
+    struct error err = {""};
+
+    array_link_init(link, &s->model, weights);
+    link->version = SETTING_STEP;
+    link->n_buffers = worker->plan.choice.n_weight_buffers;
+    share.parts = (const uint32_t[]){0, 1};
+    uploaded = 0;
+    ck_assert_msg(device_worker_step(worker, &share, &array_link, link, &err) == 0, "%s", err.text);
+}
+
+/* From a worker's second step on. With one buffer that is lent, too, as a resident unit is read before the next. */
+TEST(what_is_frozen_of_resident_units_is_uploaded_once)
+{
+    static const char frozen[] = "h.0.*,h.*.mlp.*,ln_f.*";
+    struct setting s;
+    struct error err = {""};
+
+    setting_open(&s, setting_config(0), 4, 5);
+    ck_assert_msg(model_freeze(&s.model, frozen, model_base_of(FORM_VALUES, NUMBER_FP32), &err) == 0, "%s", err.text);
+    float *moved = calloc(s.model.segment_n, sizeof *moved), *left = calloc(s.model.segment_n, sizeof *left);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    struct device_ops counting = *backend_get()->ops;
+    counting.upload = count_upload;
+    options.ops = &counting;
+    options.freeze = frozen;
+    for (uint32_t n = 0; n <= plan_count_uploaded(&s.model); n++) {
+        struct array_link first, second, fresh;
+        struct device_worker worker, other;
+        struct ledger ledger = {0};
+        options.choice.n_resident = n;
+        ck_assert_msg(device_worker_init(&worker, &options, &ledger, &err) == 0, "%s", err.text);
+        step_of(&first, &worker, &s, s.weights);
+        const uint64_t all = uploaded, staying = move_weights(left, &s, &worker.plan, true);
+        move_weights(moved, &s, &worker.plan, false);
+        step_of(&second, &worker, &s, left);
+        ck_assert_uint_eq(all - uploaded, staying);
+        ck_assert_int_eq(staying > 0, n > 1);
+        device_worker_free(&worker);
+        ck_assert_msg(device_worker_init(&other, &options, &ledger, &err) == 0, "%s", err.text);
+        step_of(&fresh, &other, &s, moved);
+        ck_assert(setting_same_bits(second.gradient, fresh.gradient, s.model.segment_n));
+        ck_assert_mem_eq(second.losses, fresh.losses, sizeof fresh.losses);
+        device_worker_free(&other);
+        array_link_free(&first), array_link_free(&second), array_link_free(&fresh);
+    }
+    free(moved), free(left);
+    setting_close(&s);
 }
 
 /* A block's forward has 4 products and an attention, its backward 8; computed again it has all but the last product of

@@ -173,6 +173,8 @@ static void print_choice(const struct eps_plan *plan)
         print_kept_by_class(plan);
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
+    if (plan->frozen.n_parameters > 0 && plan->n_resident > 0)
+        printf("            what is frozen of these is uploaded once, in the first step\n");
     if (plan->sparse_singly)
         printf("            sparse weights in place one matrix at a time, each time that it is read\n");
     printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
