@@ -27,7 +27,9 @@
  * weight cancels its update, so that the whole error counts, the difference is exact (Sterbenz). A quotient below the
  * normal numbers, from 1e-38 on, loses 2^-150 besides; one past fp32's range makes the weight infinite.
  *
- * A v past fp32's range stays at its largest value.
+ * A moment below FLT_MIN (1.2e-38), the smallest normal number, is written as 0: m of a parameter that gets no gradient
+ * any more is after some 800 steps, where it would be a denormal number for ever and slow each step down. A v past
+ * fp32's range stays at its largest value.
  *
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
  * arithmetic and are encoded again: a split master exactly; 16-bit moments, weights without a master and sums

@@ -35,9 +35,19 @@ static inline float fused(float a, float b, float c)
 }
 #endif
 
+/* A moment below the smallest normal number is 0. Where no gradient comes any more, moments would decay to denormal
+ * numbers after some hundred steps and stay there, and processors take up to a hundred cycles for each of these. The
+ * rule is a comparison, not a mode of the processor, so it is the same on each. */
+static inline float kept(float moment)
+{
+    const uint32_t pattern = number_pattern(moment);
+
+    return number_from_pattern((int32_t)(pattern & 0x7fffffffu) < 0x00800000 ? 0 : pattern);
+}
+
 static inline float first_moment(float m, float g, float c1)
 {
-    return fused(c1, g, fused(-c1, m, m));
+    return kept(fused(c1, g, fused(-c1, m, m)));
 }
 
 /* v + c2 * g^2, computed as c2 * g first, which overflows later than g^2. The result stops at the largest finite
@@ -46,7 +56,7 @@ static inline float squared(float v, float g, float c2)
 {
     const float sum = fused(c2 * g, g, v);
 
-    return sum < FLT_MAX ? sum : FLT_MAX;
+    return kept(sum < FLT_MAX ? sum : FLT_MAX);
 }
 
 static inline float second_moment(float v, float g, float c2)
@@ -97,7 +107,7 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
     } else {
 #pragma omp simd
         for (size_t i = 0; i < n; i++) {
-            m[i] = fused(c1, g[i], m[i]);
+            m[i] = kept(fused(c1, g[i], m[i]));
             v[i] = squared(v[i], g[i], c2);
         }
     }
@@ -148,7 +158,7 @@ static inline float decayed(float g, const float *w, size_t i, float decay, bool
 /* c1: 1 - momentum */
 static inline float gathered(float m, float direction, float c1)
 {
-    return fused(-c1, m, m) + direction;
+    return kept(fused(-c1, m, m) + direction);
 }
 
 static void sgd_fold(float *restrict m, const float *restrict w, const float *restrict g, size_t n,
@@ -159,7 +169,7 @@ static void sgd_fold(float *restrict m, const float *restrict w, const float *re
     if (!first) {
 #pragma omp simd
         for (size_t i = 0; i < n; i++)
-            m[i] = m[i] + g[i];
+            m[i] = kept(m[i] + g[i]);
     } else if (decay != 0) {
 #pragma omp simd
         for (size_t i = 0; i < n; i++)

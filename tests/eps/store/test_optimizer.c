@@ -46,6 +46,8 @@ static void truth_fold(struct truth *x, double g, const struct hyper *hp, bool f
     x->peak = fmax(x->peak, fmax(fabs(x->m), fabs((1 - hp->beta1) * g)));
     x->m += (1 - hp->beta1) * g;
     x->v += (1 - hp->beta2) * g * g;
+    if (x->v < FLT_MIN)
+        x->v = 0; /* by rule */
     x->peak = fmax(x->peak, fabs(x->m));
 }
 
@@ -239,6 +241,70 @@ TEST_EACH(four_thousand_small_decays_add_up_as_in_float64, 2)
     fprintf(stderr, "decayed by %.2e, from float64 by %+.2e\n", decayed, mean);
     ck_assert_double_le(fabs(mean), 5 * 0x1p-23 * sqrt(STEPS / 12.0 / N_WEIGHTS));
     free(w), free(m), free(v), free(g), free(truth);
+}
+
+/* ---- gradients that are zero ------------------------------------------------------------------------------------ */
+
+enum { N_IDLE = 1030, IDLE_STEPS = 2000, IDLE_FORMS = 4 };
+
+struct idle {
+    float w[N_IDLE], m[N_IDLE], v[N_IDLE];
+    uint16_t m16[N_IDLE], v16[N_IDLE];
+};
+
+/* AdamW and SGD, with moments in fp32 and in 16 bits. */
+static void step_idle(struct idle *s, enum optimizer_isa isa, int form, uint64_t t)
+{
+    static const float none[N_IDLE];
+    const bool is_sgd = form & 1, narrow = form & 2;
+    const struct hyper hp = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .sgd = is_sgd, .momentum = 0.9};
+    struct parameters p = {.kernel = optimizer_find(isa),
+                           .n = N_IDLE,
+                           .w = s->w,
+                           .key = random_site_key(1, t, 0, RANDOM_MOMENTS)};
+
+    if (narrow)
+        p.m16 = s->m16, p.v16 = is_sgd ? NULL : s->v16;
+    else
+        p.m = s->m, p.v = is_sgd ? NULL : s->v;
+    ck_assert(optimizer_step(&p, &(struct gradient){none, NUMBER_FP32, 1}, &hp, t, !is_sgd));
+    for (int i = 0; narrow && i < N_IDLE; i++)
+        s->m[i] = number_from_bf16(s->m16[i]), s->v[i] = number_from_v16(s->v16[i]);
+}
+
+static void open_idle(struct idle *s)
+{
+    uint64_t seed = 3;
+
+    for (int i = 0; i < N_IDLE; i++) {
+        s->w[i] = spread(&seed, 1e-3, 1), s->m[i] = spread(&seed, 1e-10, 1), s->v[i] = (float)uniform(&seed);
+        s->m16[i] = number_to_bf16(s->m[i]), s->v16[i] = number_to_v16(s->v[i]);
+    }
+}
+
+/* From usual moments to exact zeros, without a denormal number on the way; the same bits on every path. */
+TEST_EACH(moments_whose_gradient_is_zero_become_zero_and_never_denormal, IDLE_FORMS)
+{
+    struct idle *paths[OPTIMIZER_ISA_V4 + 1] = {0}, *v2 = NULL;
+
+    for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++)
+        if (optimizer_find((enum optimizer_isa)isa))
+            open_idle(paths[isa] = plain_zeros(1, sizeof **paths));
+    v2 = paths[OPTIMIZER_ISA_V2];
+    for (uint64_t t = 1; t <= IDLE_STEPS; t++) {
+        for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4 && paths[isa]; isa++) {
+            step_idle(paths[isa], (enum optimizer_isa)isa, _i, t);
+            ck_assert_mem_eq(paths[isa], v2, sizeof *v2);
+        }
+        for (int i = 0; i < N_IDLE; i++)
+            if (fpclassify(v2->m[i]) == FP_SUBNORMAL || fpclassify(v2->v[i]) == FP_SUBNORMAL)
+                ck_abort_msg("step %ju: m %a, v %a", (uintmax_t)t, (double)v2->m[i], (double)v2->v[i]);
+    }
+    for (int i = 0; i < N_IDLE; i++)
+        ck_assert(number_pattern(v2->m[i]) == 0 && (_i & 1 || number_pattern(v2->v[i]) == 0));
+    for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++)
+        free(paths[isa]);
 }
 
 /* AdamA sums the squares of parts, Adam squares their sum: of N equal parts g/N, v gets (1-beta2) N (g/N)^2, an Nth of
