@@ -52,21 +52,25 @@ struct call {
     atomic_bool not_finite;
 };
 
-static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t t, bool decays)
+/* divisor: as in optimizer_update. */
+static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t t, bool decays, double divisor)
 {
+    const double weight_decay = decays ? hp->weight_decay : 0;
+
     assert(t > 0);
     if (hp->sgd)
-        return (struct optimizer_constants){.step_size = hp->lr,
-                                            .momentum = hp->momentum,
-                                            .decay = decays ? hp->weight_decay : 0,
+        return (struct optimizer_constants){.c1 = (float)(1 - hp->momentum),
+                                            .step_size = (float)(hp->lr / divisor),
+                                            .decay = (float)weight_decay,
+                                            .momentum = (float)hp->momentum,
                                             .nesterov = hp->nesterov};
     return (struct optimizer_constants){
         .c1 = (float)(1 - hp->beta1),
         .c2 = (float)(1 - hp->beta2),
-        .step_size = hp->lr / (1 - pow(hp->beta1, (double)t)),
-        .root_scale = 1 / sqrt(1 - pow(hp->beta2, (double)t)),
-        .epsilon = hp->epsilon,
-        .shrink = decays ? 1 - hp->lr * hp->weight_decay : 1,
+        .step_size = (float)(hp->lr / (1 - pow(hp->beta1, (double)t)) / divisor),
+        .root_scale = (float)(1 / sqrt(1 - pow(hp->beta2, (double)t))),
+        .epsilon = (float)hp->epsilon,
+        .decay = (float)(hp->lr * weight_decay),
     };
 }
 
@@ -338,7 +342,7 @@ bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, e
 static void fold_range(void *data, size_t begin, size_t n)
 {
     struct call *call = data;
-    const unsigned old = call->first && call->constants.decay != 0 ? OLD_WEIGHTS : 0;
+    const unsigned old = call->sgd && call->first && call->constants.decay != 0 ? OLD_WEIGHTS : 0;
     struct scratch scratch;
     struct view view;
 
@@ -363,7 +367,7 @@ void optimizer_fold(const struct parameters *p, const struct gradient *g, const 
                         .gradient = g,
                         .sgd = hp->sgd,
                         .first = first,
-                        .constants = constants_of(hp, 1, decays)};
+                        .constants = constants_of(hp, 1, decays, 1)};
 
     assert(!hp->nesterov && moments_of(p));
     team_run(p->n, fold_range, &call);
@@ -393,10 +397,9 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
                         .p = p,
                         .blocks = blocks_of(&p->blocks),
                         .sgd = hp->sgd,
-                        .constants = constants_of(hp, t, decays)};
+                        .constants = constants_of(hp, t, decays, divisor)};
 
     assert(!hp->nesterov && moments_of(p));
-    call.constants.step_size /= divisor;
     team_run(p->n, update_range, &call);
     return !call.not_finite;
 }
@@ -428,7 +431,7 @@ bool optimizer_step(const struct parameters *p, const struct gradient *g, const 
                         .blocks = blocks_of(&p->blocks),
                         .gradient = g,
                         .sgd = hp->sgd,
-                        .constants = constants_of(hp, t, decays)};
+                        .constants = constants_of(hp, t, decays, 1)};
 
     assert(moments_of(p) || (hp->sgd && hp->momentum == 0));
     team_run(p->n, step_range, &call);
@@ -539,7 +542,7 @@ static void update_squares_range(void *data, size_t begin, size_t n)
 
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t)
 {
-    struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, false)};
+    struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, false, 1)};
     const double correction = 1 - pow(hp->beta1, (double)t);
 
     assert(!hp->sgd);

@@ -1,4 +1,4 @@
-/* Without contraction of its own (-ffp-contract=off) the compiler fuses what is written as fmaf and nothing else, so
+/* Without contraction of its own (-ffp-contract=off) the compiler fuses what is written as such and nothing else, so
  * loops have the same bits in vectors of any width. A check of all elements is a bit that each carries into a word
  * (carry_of), as a loop that may leave early does not become a vector loop.
  *
@@ -13,28 +13,67 @@
 #include <stdint.h>
 #include <string.h>
 
+/* a * b + c, rounded once. */
+#if defined __FMA__
+#define fused fmaf
+#else
+/* In double the product is exact. The sum is rounded to odd: where it is not exact, to that neighbour whose last bit is
+ * 1. Its rounding to fp32 is then that of the exact sum (Boldo & Melquiond, "Emulation of a FMA and correctly rounded
+ * sums", IEEE Transactions on Computers 57, 2008). With the C library's fmaf a loop would be no vector loop. */
+static inline float fused(float a, float b, float c)
+{
+    const double product = (double)a * (double)b, addend = (double)c, sum = product + addend, from = sum - product;
+    const double lost = (product - (sum - from)) + (addend - from); /* exact; a NaN where the sum is not finite */
+    const double outward = sum < 0 ? -lost : lost;
+    int64_t bits;
+    double odd;
+
+    memcpy(&bits, &sum, sizeof bits);
+    bits += ((int64_t)(outward > 0) - (int64_t)(outward < 0)) & ((bits & 1) - 1);
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+#endif
+
+/* A moment below the smallest normal number is 0. Where no gradient comes any more, moments would decay to denormal
+ * numbers after some hundred steps and stay there, and processors take up to a hundred cycles for each of these. The
+ * rule is a comparison, not a mode of the processor, so it is the same on each. */
+static inline float kept(float moment)
+{
+    const uint32_t pattern = number_pattern(moment);
+
+    return number_from_pattern((int32_t)(pattern & 0x7fffffffu) < 0x00800000 ? 0 : pattern);
+}
+
 static inline float first_moment(float m, float g, float c1)
 {
-    return fmaf(c1, g, fmaf(-c1, m, m));
+    return kept(fused(c1, g, fused(-c1, m, m)));
 }
 
 /* v + c2 * g^2, computed as c2 * g first, which overflows later than g^2. The result stops at the largest finite
  * value: an infinity would become a NaN when it decays, and one gradient of 1e21 would cost the model. */
 static inline float squared(float v, float g, float c2)
 {
-    float sum = fmaf(c2 * g, g, v);
+    const float sum = fused(c2 * g, g, v);
 
-    return sum < FLT_MAX ? sum : FLT_MAX;
+    return kept(sum < FLT_MAX ? sum : FLT_MAX);
 }
 
 static inline float second_moment(float v, float g, float c2)
 {
-    return squared(fmaf(-c2, v, v), g, c2);
+    return squared(fused(-c2, v, v), g, c2);
 }
 
-static inline float moved(float w, float m, float v, double step_size, double root_scale, double epsilon, double shrink)
+static inline float quotient(float m, float v, float root_scale, float epsilon)
 {
-    return (float)((double)w * shrink - step_size * (double)m / (sqrt((double)v) * root_scale + epsilon));
+    return m / fused(sqrtf(v), root_scale, epsilon);
+}
+
+/* What the decay takes away is added to the update before either meets w: 1 - decay would be rounded to steps of
+ * 2^-24. */
+static inline float moved(float w, float m, float v, float step_size, float root_scale, float epsilon, float decay)
+{
+    return w - fused(step_size, quotient(m, v, root_scale, epsilon), decay * w);
 }
 
 /* All exponent bits are set in infinities and NaNs. Adding one to such an exponent carries into the sign bit. */
@@ -68,7 +107,7 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
     } else {
 #pragma omp simd
         for (size_t i = 0; i < n; i++) {
-            m[i] = fmaf(c1, g[i], m[i]);
+            m[i] = kept(fused(c1, g[i], m[i]));
             v[i] = squared(v[i], g[i], c2);
         }
     }
@@ -77,12 +116,12 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
 static bool update(float *to, const float *w, const float *restrict m, const float *restrict v, size_t n,
                    const struct optimizer_constants *c)
 {
-    const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    const float step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, decay = c->decay;
     uint32_t carry = 0;
 
 #pragma omp simd reduction(| : carry)
     for (size_t i = 0; i < n; i++) {
-        const float moved_w = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, shrink);
+        const float moved_w = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, decay);
         to[i] = moved_w;
         carry |= carry_of(moved_w);
     }
@@ -93,7 +132,7 @@ static bool step(float *to, const float *w, float *restrict m, float *restrict v
                  const struct optimizer_constants *c)
 {
     const float c1 = c->c1, c2 = c->c2;
-    const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    const float step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, decay = c->decay;
     uint32_t carry = 0;
 
 #pragma omp simd reduction(| : carry)
@@ -101,7 +140,7 @@ static bool step(float *to, const float *w, float *restrict m, float *restrict v
         float new_m = first_moment(m[i], g[i], c1), new_v = second_moment(v[i], g[i], c2);
         m[i] = new_m;
         v[i] = new_v;
-        const float moved_w = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, shrink);
+        const float moved_w = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, decay);
         to[i] = moved_w;
         carry |= carry_of(moved_w);
     }
@@ -111,45 +150,46 @@ static bool step(float *to, const float *w, float *restrict m, float *restrict v
 /* ---- SGD ------------------------------------------------------------------------------------------------------- */
 
 /* The gradient of a loss that has decay / 2 * w^2 added. */
-static inline double decayed(float g, const float *w, size_t i, double decay, bool decays)
+static inline float decayed(float g, const float *w, size_t i, float decay, bool decays)
 {
-    return decays ? (double)g + decay * (double)w[i] : (double)g;
+    return decays ? fused(decay, w[i], g) : g;
+}
+
+/* c1: 1 - momentum */
+static inline float gathered(float m, float direction, float c1)
+{
+    return kept(fused(-c1, m, m) + direction);
 }
 
 static void sgd_fold(float *restrict m, const float *restrict w, const float *restrict g, size_t n,
                      const struct optimizer_constants *c, bool first)
 {
-    const double momentum = c->momentum, decay = c->decay;
+    const float c1 = c->c1, decay = c->decay;
 
     if (!first) {
 #pragma omp simd
         for (size_t i = 0; i < n; i++)
-            m[i] += g[i];
+            m[i] = kept(m[i] + g[i]);
     } else if (decay != 0) {
 #pragma omp simd
         for (size_t i = 0; i < n; i++)
-            m[i] = (float)(momentum * (double)m[i] + decayed(g[i], w, i, decay, true));
+            m[i] = gathered(m[i], decayed(g[i], w, i, decay, true), c1);
     } else {
 #pragma omp simd
         for (size_t i = 0; i < n; i++)
-            m[i] = (float)(momentum * (double)m[i] + decayed(g[i], w, i, decay, false));
+            m[i] = gathered(m[i], g[i], c1);
     }
-}
-
-static inline float descended(float w, double direction, double rate)
-{
-    return (float)((double)w - rate * direction);
 }
 
 static bool sgd_update(float *to, const float *w, const float *restrict m, size_t n,
                        const struct optimizer_constants *c)
 {
-    const double rate = c->step_size;
+    const float rate = c->step_size;
     uint32_t carry = 0;
 
 #pragma omp simd reduction(| : carry)
     for (size_t i = 0; i < n; i++) {
-        const float moved_w = descended(w[i], m[i], rate);
+        const float moved_w = fused(-rate, m[i], w[i]);
         to[i] = moved_w;
         carry |= carry_of(moved_w);
     }
@@ -164,18 +204,18 @@ static inline __attribute__((always_inline)) bool descend(float *to, const float
                                                           const struct optimizer_constants *c, enum descent how,
                                                           bool decays)
 {
-    const double momentum = c->momentum, decay = c->decay, rate = c->step_size;
+    const float c1 = c->c1, momentum = c->momentum, decay = c->decay, rate = c->step_size;
     uint32_t carry = 0;
 
 #pragma omp simd reduction(| : carry)
     for (size_t i = 0; i < n; i++) {
-        double direction = decayed(g[i], w, i, decay, decays);
+        float direction = decayed(g[i], w, i, decay, decays);
         if (how != PLAIN) {
-            const float new_m = (float)(momentum * (double)m[i] + direction);
+            const float new_m = gathered(m[i], direction, c1);
             m[i] = new_m;
-            direction = how == NESTEROV ? direction + momentum * (double)new_m : (double)new_m;
+            direction = how == NESTEROV ? fused(momentum, new_m, direction) : new_m;
         }
-        const float moved_w = descended(w[i], direction, rate);
+        const float moved_w = fused(-rate, direction, w[i]);
         to[i] = moved_w;
         carry |= carry_of(moved_w);
     }
@@ -263,16 +303,16 @@ static double squares(const float *g, size_t n)
     return add_lanes(lanes);
 }
 
-static inline double squared_update(float m, float v, double root_scale, double epsilon)
+static inline double squared_update(float m, float v, float root_scale, float epsilon)
 {
-    const double u = (double)m / (sqrt((double)v) * root_scale + epsilon);
+    const double u = (double)quotient(m, v, root_scale, epsilon);
 
     return u * u;
 }
 
 static double update_squares(const float *m, const float *v, size_t n, const struct optimizer_constants *c)
 {
-    const double root_scale = c->root_scale, epsilon = c->epsilon;
+    const float root_scale = c->root_scale, epsilon = c->epsilon;
     double lanes[LANES] = {0};
     size_t i = 0;
 

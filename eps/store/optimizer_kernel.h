@@ -1,7 +1,8 @@
 /* eps/store/optimizer_kernel.h - the contents of optimizer.kernel.c, once for each instruction set.
  *
  * Serial over one thread's range. eps/store/optimizer.c cuts the range and computes the constants. All paths give
- * the same bits: v2 has no fused multiply-add instruction and calls the C library's, which is exact and slow. */
+ * the same bits: v2 has no fused multiply-add instruction and makes one of instructions on doubles, which is exact and
+ * slow. */
 #ifndef EPS_STORE_OPTIMIZER_KERNEL_H
 #define EPS_STORE_OPTIMIZER_KERNEL_H
 
@@ -12,10 +13,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Computed in double and rounded once. */
 struct optimizer_constants {
-    float c1, c2; /* 1 - beta */
-    double step_size, root_scale, epsilon, shrink;
-    double momentum, decay; /* SGD, whose learning rate is step_size */
+    float c1, c2; /* 1 - beta; of SGD c1 is 1 - momentum */
+    float step_size, root_scale, epsilon;
+    float decay; /* lr * weight_decay; of SGD weight_decay, and its learning rate is step_size */
+    float momentum;
     bool nesterov;
 };
 
@@ -42,7 +45,8 @@ struct optimizer_kernel {
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);
 
-    /* Sums of squares in double, in an order fixed by n: of g; of the update m / (sqrt(v) * root_scale + epsilon). */
+    /* Sums of squares in double, in an order fixed by n: of g; of the fp32 quotient m / (sqrt(v) * root_scale +
+     * epsilon). */
     double (*squares)(const float *g, size_t n);
     double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 

@@ -1,9 +1,12 @@
-/* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bandwidth.
+/* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bandwidth, and its arithmetic without it.
  *
- * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round measures
+ * The first table is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round measures
  * all rows in turn, and a row's ratio is relative to the triad of the same round (a = b + x * c, with non-temporal
  * stores). Medians over 15 rounds are printed. Bytes are those that must be moved: 12 for the triad, 28 per parameter
- * for a step, fewer in narrower formats. */
+ * for a step, fewer in narrower formats.
+ *
+ * The second table is one thread's work on parameters that stay in its core's second-level cache, with AVX2 and with
+ * AVX-512: what arithmetic takes. Its last rows have had a gradient of zero for 2,000 steps. */
 #include "eps/store/memory.h"
 #include "eps/store/optimizer.h"
 #include "eps/store/store.h"
@@ -95,7 +98,7 @@ static void direct(struct arrays *a)
 /* The formats of weights, moments and gradient. */
 static struct parameters bench_optimizer_parameters_of(const struct arrays *a, bool split, bool narrow)
 {
-    struct parameters p = {.kernel = optimizer_find(OPTIMIZER_ISA_BEST),
+    struct parameters p = {.kernel = plain_used(),
                            .n = a->n,
                            .type = NUMBER_BF16, /* of weights in 16 bits */
                            .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
@@ -206,6 +209,11 @@ static void step_sgd_narrow(struct arrays *a)
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &sgd, ++a->t, true);
 }
 
+static void step_sgd_undecayed(struct arrays *a)
+{
+    plain_step(a->w, a->m, NULL, a->g, a->n, &sgd, ++a->t, false);
+}
+
 /* With replay: new weights go to another buffer. */
 static void step_replay(struct arrays *a)
 {
@@ -297,6 +305,80 @@ static void fill_range(void *data, size_t begin, size_t n)
     }
 }
 
+/* ---- cache-resident --------------------------------------------------------------------------------------------- */
+
+enum { CACHED = 16 << 10, PASSES = 16, UNTOUCHED_STEPS = 2000, CACHED_ROWS = 12, ISAS = 2 };
+
+static const struct {
+    const char *name;
+    void (*run)(struct arrays *a);
+    bool untouched; /* a gradient of zero */
+} cached_rows[CACHED_ROWS] = {
+    {"AdamW: fused step", bench_optimizer_step, false},
+    {"fold (first)", bench_optimizer_fold, false},
+    {"update", bench_optimizer_update, false},
+    {"step: split master", step_split, false},
+    {"  and 16-bit moments", step_narrow, false},
+    {"  and bf16 gradient", step_narrowest, false},
+    {"  and no master", step_rounded, false},
+    {"SGD: fused step", step_sgd, false},
+    {"  Nesterov's", step_nesterov, false},
+    {"zero gradient: AdamW", bench_optimizer_step, true},
+    {"  16-bit moments", step_narrow, true},
+    {"  SGD", step_sgd_undecayed, true},
+};
+
+/* Each row has parameters of its own, the first ones of all arrays. */
+static struct arrays bench_optimizer_cached_arrays(const struct arrays *a, int row)
+{
+    static float none[CACHED];
+    static uint16_t none16[CACHED];
+    const size_t at = (size_t)row * CACHED;
+    struct arrays part = {.n = CACHED,
+                          .w = a->w + at,
+                          .m = a->m + at,
+                          .v = a->v + at,
+                          .g = a->g + at,
+                          .high = a->high + at,
+                          .low = a->low + at,
+                          .m16 = a->m16 + at,
+                          .v16 = a->v16 + at,
+                          .g16 = a->g16 + at};
+
+    for (size_t i = 0; i < CACHED; i++) {
+        part.m[i] = part.v[i] = 1e-3f;
+        part.m16[i] = number_to_bf16(1e-3f), part.v16[i] = number_to_v16(1e-3f);
+    }
+    if (cached_rows[row].untouched)
+        part.g = none, part.g16 = none16;
+    return part;
+}
+
+static void bench_optimizer_measure_cached(const struct arrays *a)
+{
+    static double ns[CACHED_ROWS][ISAS][ROUNDS];
+    struct arrays parts[CACHED_ROWS];
+
+    for (int row = 0; row < CACHED_ROWS; row++) {
+        parts[row] = bench_optimizer_cached_arrays(a, row);
+        for (int i = 0; cached_rows[row].untouched && i < UNTOUCHED_STEPS; i++)
+            cached_rows[row].run(&parts[row]);
+    }
+    for (int isa = 0; isa < ISAS && plain_use((enum optimizer_isa)(OPTIMIZER_ISA_V3 + isa)); isa++)
+        for (int round = 0; round < ROUNDS; round++)
+            for (int row = 0; row < CACHED_ROWS; row++) {
+                cached_rows[row].run(&parts[row]);
+                const double begin = samples_now_ms();
+                for (int pass = 0; pass < PASSES; pass++)
+                    cached_rows[row].run(&parts[row]);
+                ns[row][isa][round] = (samples_now_ms() - begin) * 1e6 / ((double)PASSES * CACHED);
+            }
+    printf("\n%-24s %8s %8s\n", "ns a parameter and core", "v3", "v4");
+    for (int row = 0; row < CACHED_ROWS; row++)
+        printf("%-24s %8.2f %8.2f\n", cached_rows[row].name, bench_optimizer_median(ns[row][0]),
+               bench_optimizer_median(ns[row][1]));
+}
+
 static void bench_optimizer_measure(struct arrays *a)
 {
     static double seconds[ROWS][ROUNDS], ratios[ROWS][ROUNDS];
@@ -356,5 +438,6 @@ int main(int argc, char **argv)
     printf("%zu Mi parameters, %d threads, medians of %d rounds; drawn at %.0f M/s\n", millions, threads, ROUNDS,
            2e-6 * (double)a.n / (1e-3 * samples_now_ms() - begin));
     bench_optimizer_measure(&a);
+    bench_optimizer_measure_cached(&a);
     return 0;
 }

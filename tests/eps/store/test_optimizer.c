@@ -46,6 +46,8 @@ static void truth_fold(struct truth *x, double g, const struct hyper *hp, bool f
     x->peak = fmax(x->peak, fmax(fabs(x->m), fabs((1 - hp->beta1) * g)));
     x->m += (1 - hp->beta1) * g;
     x->v += (1 - hp->beta2) * g * g;
+    if (x->v < FLT_MIN)
+        x->v = 0; /* by rule */
     x->peak = fmax(x->peak, fabs(x->m));
 }
 
@@ -133,6 +135,178 @@ TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_
     free(truth), free(exact), free(peak), free(w), free(m), free(v), free(g), free(sum);
 }
 
+/* ---- the update's bound ----------------------------------------------------------------------------------------- */
+
+enum { DRAWS = 300, DRAWN = 4099 }; /* settings; elements of each */
+
+/* What the daemon takes (client/options/options.c), and weights' decay of 1e-9 to 0.1 a step. */
+static struct hyper drawn_hyper(uint64_t *seed)
+{
+    const double lr = fabsf(spread(seed, 1e-12, 10)), decay = fabsf(spread(seed, 1e-9, 0.1));
+
+    return (struct hyper){.lr = lr,
+                          .beta1 = uniform(seed),
+                          .beta2 = 1 - fabsf(spread(seed, 1e-5, 0.5)),
+                          .epsilon = fabsf(spread(seed, 1e-30, 1)),
+                          .weight_decay = decay / lr};
+}
+
+/* Of any magnitude that a moment may have; one in eight is 0. Half of the weights are near their update. */
+static void draw_elements(float *w, float *m, float *v, const struct hyper *hp, uint64_t *seed)
+{
+    for (int i = 0; i < DRAWN; i++) {
+        v[i] = i % 8 == 1 ? 0 : fabsf(spread(seed, FLT_MIN, i % 3 ? 1 : FLT_MAX / 2));
+        m[i] = i % 8 == 2 ? 0 : spread(seed, FLT_MIN, i % 3 ? 1 : 1e20);
+        w[i] = i % 8 == 3 ? 0 : spread(seed, 1e-35, 1e20);
+        if (i % 2 && m[i] != 0)
+            w[i] = (float)(hp->lr * (double)m[i] / (sqrt(v[i]) + hp->epsilon) * (double)spread(seed, 0.2, 5));
+    }
+}
+
+/* In units in the last place of the largest partial result; a quotient and the rest below the normal numbers lose half
+ * a denormal's step each. Negative where the quotient is past fp32's range. */
+static double update_distance(double got, double w, double m, double v, const struct hyper *hp, uint64_t t)
+{
+    const double step_size = hp->lr / (1 - pow(hp->beta1, (double)t));
+    const double q = m / (sqrt(v / (1 - pow(hp->beta2, (double)t))) + hp->epsilon);
+    const double decay = hp->lr * hp->weight_decay * w, want = w - (step_size * q + decay);
+    const double largest = fmax(fmax(fabs(w), fabs(want)), fmax(fabs(step_size * q), fabs(decay)));
+    const double lost = (step_size + 3) * 0x1p-150;
+
+    if (fabs(q) > FLT_MAX || largest > FLT_MAX)
+        return -1;
+    return fmax(fabs(got - want) - lost, 0) / ldexp(1, (largest > FLT_MIN ? ilogb(largest) : -126) - 23);
+}
+
+/* Six: derived in eps/store/optimizer.h. */
+TEST_RANGE(an_update_is_within_six_units_in_the_last_place, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
+{
+    static const uint64_t times[] = {1, 2, 10, 1000, 1000000};
+    float *w = plain_zeros(DRAWN, sizeof *w), *new_w = plain_zeros(DRAWN, sizeof *w),
+          *m = plain_zeros(DRAWN, sizeof *w), *v = plain_zeros(DRAWN, sizeof *w);
+    uint64_t seed = 5, n_measured = 0;
+    double worst = 0;
+
+    if (!plain_use((enum optimizer_isa)_i))
+        TEST_SKIP("this processor lacks the instructions");
+    for (int k = 0; k < DRAWS; k++) {
+        const struct hyper hp = drawn_hyper(&seed);
+        const uint64_t t = times[k % (int)COUNT(times)];
+        draw_elements(w, m, v, &hp, &seed);
+        memcpy(new_w, w, DRAWN * sizeof *w);
+        plain_update(new_w, m, v, DRAWN, &hp, t, true);
+        for (int i = 0; i < DRAWN; i++) {
+            const double distance = update_distance(new_w[i], w[i], m[i], v[i], &hp, t);
+            if (!(distance <= 6))
+                ck_abort_msg("lr %g, decay %g, epsilon %g, step %ju: w %a, m %a, v %a: %a, %.2f ulp", hp.lr,
+                             hp.lr * hp.weight_decay, hp.epsilon, (uintmax_t)t, (double)w[i], (double)m[i],
+                             (double)v[i], (double)new_w[i], distance);
+            worst = fmax(worst, distance), n_measured += distance >= 0;
+        }
+    }
+    fprintf(stderr, "%ju updates, the farthest by %.2f ulp\n", (uintmax_t)n_measured, worst);
+    ck_assert_uint_ge(n_measured, (uint64_t)DRAWS * DRAWN / 2);
+    free(w), free(new_w), free(m), free(v);
+}
+
+/* Decays of 1e-7 and 1e-8 a step: a weight's spacing is 2^-24 to 2^-23 of it. Gradients of either sign move weights by
+ * more than that, so what rounding takes from a weight is a half of its spacing at most and uniform: over STEPS steps
+ * spacing * sqrt(STEPS / 12), and of the mean over N_WEIGHTS weights a root's part. 1 - 1e-7 in fp32 would decay by
+ * 1.19e-7, and 1 - 1e-8 not at all. */
+TEST_EACH(four_thousand_small_decays_add_up_as_in_float64, 2)
+{
+    enum { N_WEIGHTS = SANITIZED ? 256 : 4096, STEPS = 4000 };
+    const struct hyper hp = {
+        .lr = 1e-5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = _i ? 1e-3 : 1e-2};
+    float *w = plain_zeros(N_WEIGHTS, sizeof *w), *m = plain_zeros(N_WEIGHTS, sizeof *w),
+          *v = plain_zeros(N_WEIGHTS, sizeof *w), *g = plain_zeros(N_WEIGHTS, sizeof *w);
+    struct truth *truth = plain_zeros(N_WEIGHTS, sizeof *truth);
+    double mean = 0, decayed = 0;
+    uint64_t seed = 17;
+
+    for (int i = 0; i < N_WEIGHTS; i++)
+        truth[i].w = w[i] = spread(&seed, 0.5, 2);
+    for (uint64_t t = 1; t <= STEPS; t++) {
+        for (int i = 0; i < N_WEIGHTS; i++)
+            g[i] = (float)(uniform(&seed) - 0.5);
+        plain_step(w, m, v, g, N_WEIGHTS, &hp, t, true);
+        for (int i = 0; i < N_WEIGHTS; i++) {
+            truth_fold(&truth[i], g[i], &hp, true);
+            truth_update(&truth[i], &hp, t, true);
+        }
+    }
+    for (int i = 0; i < N_WEIGHTS; i++)
+        mean += (w[i] - truth[i].w) / truth[i].w / N_WEIGHTS;
+    decayed = STEPS * hp.lr * hp.weight_decay;
+    fprintf(stderr, "decayed by %.2e, from float64 by %+.2e\n", decayed, mean);
+    ck_assert_double_le(fabs(mean), 5 * 0x1p-23 * sqrt(STEPS / 12.0 / N_WEIGHTS));
+    free(w), free(m), free(v), free(g), free(truth);
+}
+
+/* ---- gradients that are zero ------------------------------------------------------------------------------------ */
+
+enum { N_IDLE = 1030, IDLE_STEPS = 2000, IDLE_FORMS = 4 };
+
+struct idle {
+    float w[N_IDLE], m[N_IDLE], v[N_IDLE];
+    uint16_t m16[N_IDLE], v16[N_IDLE];
+};
+
+/* AdamW and SGD, with moments in fp32 and in 16 bits. */
+static void step_idle(struct idle *s, enum optimizer_isa isa, int form, uint64_t t)
+{
+    static const float none[N_IDLE];
+    const bool is_sgd = form & 1, narrow = form & 2;
+    const struct hyper hp = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .sgd = is_sgd, .momentum = 0.9};
+    struct parameters p = {.kernel = optimizer_find(isa),
+                           .n = N_IDLE,
+                           .w = s->w,
+                           .key = random_site_key(1, t, 0, RANDOM_MOMENTS)};
+
+    if (narrow)
+        p.m16 = s->m16, p.v16 = is_sgd ? NULL : s->v16;
+    else
+        p.m = s->m, p.v = is_sgd ? NULL : s->v;
+    ck_assert(optimizer_step(&p, &(struct gradient){none, NUMBER_FP32, 1}, &hp, t, !is_sgd));
+    for (int i = 0; narrow && i < N_IDLE; i++)
+        s->m[i] = number_from_bf16(s->m16[i]), s->v[i] = number_from_v16(s->v16[i]);
+}
+
+static void open_idle(struct idle *s)
+{
+    uint64_t seed = 3;
+
+    for (int i = 0; i < N_IDLE; i++) {
+        s->w[i] = spread(&seed, 1e-3, 1), s->m[i] = spread(&seed, 1e-10, 1), s->v[i] = (float)uniform(&seed);
+        s->m16[i] = number_to_bf16(s->m[i]), s->v16[i] = number_to_v16(s->v[i]);
+    }
+}
+
+/* From usual moments to exact zeros, without a denormal number on the way; the same bits on every path. */
+TEST_EACH(moments_whose_gradient_is_zero_become_zero_and_never_denormal, IDLE_FORMS)
+{
+    struct idle *paths[OPTIMIZER_ISA_V4 + 1] = {0}, *v2 = NULL;
+
+    for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++)
+        if (optimizer_find((enum optimizer_isa)isa))
+            open_idle(paths[isa] = plain_zeros(1, sizeof **paths));
+    v2 = paths[OPTIMIZER_ISA_V2];
+    for (uint64_t t = 1; t <= IDLE_STEPS; t++) {
+        for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4 && paths[isa]; isa++) {
+            step_idle(paths[isa], (enum optimizer_isa)isa, _i, t);
+            ck_assert_mem_eq(paths[isa], v2, sizeof *v2);
+        }
+        for (int i = 0; i < N_IDLE; i++)
+            if (fpclassify(v2->m[i]) == FP_SUBNORMAL || fpclassify(v2->v[i]) == FP_SUBNORMAL)
+                ck_abort_msg("step %ju: m %a, v %a", (uintmax_t)t, (double)v2->m[i], (double)v2->v[i]);
+    }
+    for (int i = 0; i < N_IDLE; i++)
+        ck_assert(number_pattern(v2->m[i]) == 0 && (_i & 1 || number_pattern(v2->v[i]) == 0));
+    for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++)
+        free(paths[isa]);
+}
+
 /* AdamA sums the squares of parts, Adam squares their sum: of N equal parts g/N, v gets (1-beta2) N (g/N)^2, an Nth of
  * Adam's (1-beta2) g^2, and m gets the same (arXiv:2305.19982). Here 1-beta1 and 1-beta2 are powers of two, moments and
  * gradients whole multiples of others, and no sum has more than 24 bits: nothing is rounded. */
@@ -202,6 +376,13 @@ static void same(const struct state *a, const struct state *b)
                          b->v[i]);
 }
 
+/* A run ends where a weight becomes infinite. */
+static void put_ones_for_infinities(float *w)
+{
+    for (size_t i = 0; i < N; i++)
+        w[i] = isinf(w[i]) ? 1 : w[i];
+}
+
 /* Every function, two of them twice. */
 static void walk(struct state *s)
 {
@@ -210,12 +391,32 @@ static void walk(struct state *s)
     plain_fold(s->m, s->v, s->g, N, &usual, true);
     plain_fold(s->m, s->v, s->w, N, &usual, false);
     plain_update(s->w, s->m, s->v, N, &usual, 3, true);
+    put_ones_for_infinities(s->w);
     plain_sum(sum, s->g, N, true);
     plain_sum(sum, s->m, N, false);
     for (int i = 0; i < N; i++)
         sum[i] = isfinite(sum[i]) ? sum[i] : 1;
     plain_step(s->w, s->m, s->v, sum, N, &usual, 4, false);
     free(sum);
+}
+
+/* c1 * g is 2^-24 (1 - 2^-46): a sum of it and 1 + 2^-23 is 2^-70 off the middle between two numbers, which a double
+ * does not tell from the middle. */
+TEST_RANGE(a_sum_next_to_a_tie_is_rounded_once, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
+{
+    enum { N_TIES = 67 };
+    const struct hyper hp = {.beta1 = 1 - 0x1p-3 * (1 + 0x1p-23), .beta2 = 0.5};
+    float m[N_TIES], v[N_TIES] = {0}, g[N_TIES];
+
+    if (!plain_use((enum optimizer_isa)_i))
+        TEST_SKIP("this processor lacks the instructions");
+    for (int i = 0; i < N_TIES; i++) {
+        m[i] = i & 1 ? -1 - 0x1p-23f : 1 + 0x1p-23f;
+        g[i] = (i & 2 ? -0x1p-21f : 0x1p-21f) * (1 - 0x1p-23f);
+    }
+    plain_fold(m, v, g, N_TIES, &hp, false);
+    for (int i = 0; i < N_TIES; i++)
+        ck_assert_float_eq(m[i], i & 1 ? -1 - 0x1p-23f : 1 + 0x1p-23f);
 }
 
 TEST_RANGE(every_instruction_path_gives_the_same_bits, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4 + 1)
@@ -242,8 +443,10 @@ TEST(gradients_up_to_1e37_never_make_a_nan)
         state.w[i] = fminf(state.w[i], 1e37f);
     }
     walk(&state);
-    for (int t = 5; t < 10; t++)
+    for (int t = 5; t < 10; t++) {
+        put_ones_for_infinities(state.w);
         plain_step(state.w, state.m, state.v, state.g, N, &usual, (uint64_t)t, true);
+    }
     for (size_t i = 0; i < N; i++)
         if (isnan(state.w[i]) || isnan(state.m[i]) || !(state.v[i] >= 0))
             ck_abort_msg("element %zu: w %a, m %a, v %a, g %a", i, state.w[i], state.m[i], state.v[i], state.g[i]);

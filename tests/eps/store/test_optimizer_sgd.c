@@ -129,8 +129,8 @@ static void check_same(const struct state *a, unsigned form_a, const struct stat
     }
 }
 
-/* torch.optim.SGD, sentence by sentence, in float64: of elements that are exact in both. Each stored number is rounded
- * once a fold: half an ulp of the largest partial result, and the direction's own half ulps times the rate. */
+/* torch.optim.SGD, sentence by sentence, in float64: of elements that are exact in both. Each fold may add half an ulp of
+ * the largest partial result to the momentum, and the direction's own half ulps times the rate to the weight. */
 TEST_EACH(a_step_in_parts_is_that_of_float64, COUNT(rules) * 2 * 3)
 {
     const int rule = _i % COUNT(rules), n_parts = _i / (int)COUNT(rules) % 2 ? 4 : 1;
@@ -175,6 +175,54 @@ TEST_EACH(a_step_in_parts_is_that_of_float64, COUNT(rules) * 2 * 3)
     for (int k = 0; k < n_parts; k++)
         free(parts[k]);
     free(sum), free(w), free(m);
+    close_state(&s);
+}
+
+/* One element's step in float64, and the largest partial result, of the weights' size. */
+static double exact_step(double w, double m, double g, const struct hyper *hp, double *largest)
+{
+    const double d = g + hp->weight_decay * w, new_m = hp->momentum * m + d;
+    const double u = hp->nesterov ? d + hp->momentum * new_m : new_m, want = w - hp->lr * u;
+    const double sums = fmax(fmax(fmax(fabs(m), fabs(g)), fmax(fabs(d), fabs(new_m))), fabs(u));
+
+    *largest = fmax(fmax(fabs(w), fabs(want)), hp->lr * fmax(sums, fabs(hp->weight_decay * w)));
+    return want;
+}
+
+/* Of any magnitudes. The bounds are derived in eps/store/optimizer.h. */
+TEST_EACH(a_step_is_within_its_units_in_the_last_place, COUNT(rules) * 3)
+{
+    const int rule = _i % (int)COUNT(rules);
+    struct state s = open_state();
+    float *g = plain_zeros(N, sizeof *g), *old_w = plain_zeros(N, sizeof *g), *old_m = plain_zeros(N, sizeof *g);
+    double worst = 0;
+
+    if (!plain_use((enum optimizer_isa)(OPTIMIZER_ISA_V2 + _i / (int)COUNT(rules))))
+        TEST_SKIP("this processor lacks the instructions");
+    for (int draw = 0; draw < 8; draw++) {
+        struct hyper hp = hyper_of(rule);
+        hp.lr = ldexp(0.7, -4 * draw), hp.weight_decay = ldexp(0.9, 2 - 3 * draw);
+        for (size_t i = 0; i < N; i++) {
+            const int scale = (int)(i % 97) - 48;
+            g[i] = ldexpf(plain_number(i, 6), scale + (int)(i % 5) - 2);
+            old_m[i] = s.m[i] = rules[rule].momentum > 0 ? ldexpf(plain_number(i, 7), scale) : 0;
+            old_w[i] = s.w[i] = ldexpf(plain_number(i, 8), scale - 4 * draw * (int)(i % 2));
+        }
+        const struct parameters p = parameters_of(&s, rule, FP32, 0, N);
+        ck_assert(optimizer_step(&p, &(struct gradient){g, NUMBER_FP32, 1}, &hp, 1, true));
+        for (size_t i = 0; i < N; i++) {
+            double largest;
+            const double want = exact_step(old_w[i], old_m[i], g[i], &hp, &largest);
+            const double distance = fabs(s.w[i] - want) / ldexp(1, ilogb(fmax(largest, FLT_MIN)) - 23);
+            if (!(distance <= (hp.nesterov ? 10 : 6)))
+                ck_abort_msg("w %a, m %a, g %a: %a, not %a: %.2f ulp", (double)old_w[i], (double)old_m[i], (double)g[i],
+                             (double)s.w[i], want, distance);
+            worst = fmax(worst, distance);
+        }
+    }
+    fprintf(stderr, "momentum %g%s: the farthest by %.2f ulp\n", rules[rule].momentum,
+            rules[rule].nesterov ? " (Nesterov)" : "", worst);
+    free(g), free(old_w), free(old_m);
     close_state(&s);
 }
 
