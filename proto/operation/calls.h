@@ -19,6 +19,7 @@
 #include "proto/operation/call/dynamic_conv.h"
 #include "proto/operation/call/embed.h"
 #include "proto/operation/call/glu.h"
+#include "proto/operation/call/head_gate.h"
 #include "proto/operation/call/matmul.h"
 #include "proto/operation/call/norm.h"
 #include "proto/operation/call/pixels.h"
@@ -66,6 +67,8 @@
     X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(head_gate, device_head_gate)                                                                                     \
+    X(head_gate_backward, device_head_gate)                                                                            \
     X(xielu, device_xielu)                                                                                             \
     X(xielu_backward, device_xielu)                                                                                    \
     X(attention, device_attention)                                                                                     \

@@ -13,6 +13,7 @@
 #include "proto/operation/kind/cross_attention.h"
 #include "proto/operation/kind/dropout.h"
 #include "proto/operation/kind/dynamic_conv.h"
+#include "proto/operation/kind/gate.h"
 #include "proto/operation/kind/glu.h"
 #include "proto/operation/kind/head_norm.h"
 #include "proto/operation/kind/linear.h"
@@ -37,6 +38,7 @@
     X(attention, program_attention_options)                                                                            \
     X(activation, program_activation_options)                                                                          \
     X(glu, program_activation_options)                                                                                 \
+    X(gate, program_gate_options)                                                                                      \
     X(xielu, program_xielu_options)                                                                                    \
     X(add, program_dropout)                                                                                            \
     X(dropout, program_dropout)                                                                                        \

@@ -179,6 +179,16 @@ static struct device_short_conv short_conv_of(const float *x, const float *weigh
     return op;
 }
 
+static struct device_head_gate head_gate_of(float *x, const float *gate, float *y)
+{
+    struct device_head_gate op = {};
+
+    op.m = ROWS, op.n_heads = WIDTH / 128, op.n = 128;
+    op.x = x, op.gate = gate, op.y = y, op.y_gradient = y;
+    op.x_gradient = x + ARRAY / 2, op.gate_gradient = y + ARRAY / 2;
+    return op;
+}
+
 static struct device_conv2d conv2d_of(const float *x, const float *weight, float *y)
 {
     struct device_conv2d op = {};
@@ -323,6 +333,18 @@ static const struct {
          struct device_dynamic_conv op = dynamic_conv_of(x, y, w);
          op.y_gradient = z, op.x_gradient = z + ARRAY / 2, op.scores_gradient = y + ARRAY / 2;
          OK(cuda_dynamic_conv_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_head_gate",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const auto op = head_gate_of(x, y, z);
+         OK(cuda_head_gate(q, &op));
+     },
+     0, 0},
+    {"cuda_head_gate_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const auto op = head_gate_of(x, y, z);
+         OK(cuda_head_gate_backward(q, &op));
      },
      0, 0},
     {"cuda_short_conv",

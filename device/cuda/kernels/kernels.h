@@ -54,6 +54,8 @@ struct cuda_queue {
     X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(head_gate, device_head_gate)                                                                                     \
+    X(head_gate_backward, device_head_gate)                                                                            \
     X(xielu, device_xielu)                                                                                             \
     X(xielu_backward, device_xielu)                                                                                    \
     X(attention_cached, device_attention_cached)                                                                       \

@@ -214,6 +214,22 @@ static void glu(const struct device_glu *op, bool backward)
         }
 }
 
+static void head_gate(const struct device_head_gate *op, bool backward)
+{
+    const double *x = op->x, *gate = op->gate, *dy = op->y_gradient;
+
+    for (size_t i = 0; i < op->m * op->n_heads; i++) {
+        const double opened = reference_activation(MODEL_SIGMOID, gate[i]);
+        double sum = 0;
+        for (size_t j = i * op->n; j < (i + 1) * op->n; j++) {
+            ((double *)(backward ? op->x_gradient : op->y))[j] = (backward ? dy : x)[j] * opened;
+            sum += backward ? dy[j] * x[j] : 0;
+        }
+        if (backward)
+            ((double *)op->gate_gradient)[i] = sum * reference_activation_gradient(MODEL_SIGMOID, gate[i]);
+    }
+}
+
 static double softplus(double x)
 {
     return log1p(exp(x));
@@ -533,6 +549,9 @@ void reference_run(const struct call *call)
     case CALL_glu:
     case CALL_glu_backward:
         return glu(&call->glu, call->kind == CALL_glu_backward);
+    case CALL_head_gate:
+    case CALL_head_gate_backward:
+        return head_gate(&call->head_gate, call->kind == CALL_head_gate_backward);
     case CALL_attention:
         return reference_attention(&call->attention);
     case CALL_attention_backward:

@@ -27,6 +27,7 @@ static const struct pair {
      CALL_batch_norm_backward},
     {{CALL_glu, .glu = {.m = 4, .n = 5, .stride = 7, .gradient_stride = 7, .activation = MODEL_SILU}},
      CALL_glu_backward},
+    {{CALL_head_gate, .head_gate = {.m = 4, .n_heads = 3, .n = 5}}, CALL_head_gate_backward},
     {{CALL_dynamic_conv,
       .dynamic_conv =
           {.n_rows = 2, .n_tokens = 5, .n = 6, .n_heads = 2, .n_taps = 3, .n_before = 1, .lengths = lengths}},

@@ -239,6 +239,9 @@ static const struct {
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 2, .width = 12, .n_positions = 8, .window = 2}},
      2 * (2 * 36 + 3 * 24),
      2 * (2 * 12 + 2 * 24)},
+    /* 5 rows of 3 heads of 4 columns, a gate each. */
+    {{CALL_head_gate, .head_gate = {.m = 5, .n_heads = 3, .n = 4}}, 2 * (60 + 15), 2 * 60},
+    {{CALL_head_gate_backward, .head_gate = {.m = 5, .n_heads = 3, .n = 4}}, 2 * (60 + 15 + 60), 2 * (60 + 15)},
     /* 6 elements of 8 columns, 2 heads of 3 taps. */
     {{CALL_dynamic_conv,
       .dynamic_conv = {.n_rows = 2, .n_tokens = 3, .n = 8, .n_heads = 2, .n_taps = 3, .lengths = (const void *)given}},
