@@ -151,11 +151,17 @@ static inline uint64_t plan_cuda_bias_scratch(size_t n_rows, size_t n_tokens, si
     return (n_rows * n_heads * tiles * n_buckets * sizeof(float) + 255) / 256 * 256;
 }
 
-/* CUDA's gated delta rule: none so far. */
+/* CUDA's gated delta rule, backward: the gradients of the states, laid out as these are; and of each token and head
+ * two rows of values, two of a chunk's tokens and four numbers. */
 static inline uint64_t plan_cuda_delta_scratch(const struct plan_delta_sizes *sizes)
 {
-    (void)sizes;
-    return 0;
+    const uint64_t chunk = 64, slots = sizes->n_tokens > 0 ? (sizes->n_tokens - 1) / chunk : 0;
+    const uint64_t states = sizes->n_rows * slots * sizes->n_heads * sizes->key_width * sizes->value_width;
+    const uint64_t tokens = (uint64_t)sizes->n_rows * sizes->n_tokens * sizes->n_heads;
+
+    if (sizes->action != PLAN_DELTA_BACKWARD)
+        return 0;
+    return ((states + tokens * (2 * sizes->value_width + 2 * chunk + 4)) * sizeof(float) + 255) / 256 * 256;
 }
 
 /* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch
