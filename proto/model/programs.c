@@ -88,7 +88,7 @@ bool model_has_tails(const struct model *m)
     const struct model_program *const first = &m->programs[m->block];
 
     for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
-        if (program_find(&p->program, &operation_short_conv))
+        if (program_find(&p->program, &operation_short_conv) || program_find(&p->program, &operation_gated_delta))
             return true;
     return false;
 }
