@@ -292,6 +292,9 @@ unsigned model_approximates(const struct model *model);
  * (proto/operation/kind/short_conv.h, gated_delta.h): in generation a text then goes on after its last token, and runs again to go back to another. */
 bool model_has_tails(const struct model *model);
 
+/* True if some block keeps a state behind a text's tokens (proto/operation/kind/gated_delta.h). */
+bool model_has_states(const struct model *model);
+
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */
 bool model_has_source(const struct model_config *config);
 
