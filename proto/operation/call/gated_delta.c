@@ -73,7 +73,7 @@ void device_gated_delta_backward_describe(struct call_work *out, struct device_g
 {
     const size_t tokens = op->n_rows * op->n_tokens;
     const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
-    const size_t n_sums = (op->a_log_gradient ? 1 : 0) + (op->dt_bias_gradient ? 1 : 0);
+    const size_t n_sums = !!op->a_log_gradient + (size_t)!!op->dt_bias_gradient;
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
     out->n_launches = 3 + 2 * n_sums;
