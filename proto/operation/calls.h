@@ -18,6 +18,7 @@
 #include "proto/operation/call/dropout.h"
 #include "proto/operation/call/dynamic_conv.h"
 #include "proto/operation/call/embed.h"
+#include "proto/operation/call/gated_delta.h"
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/head_gate.h"
 #include "proto/operation/call/matmul.h"
@@ -79,6 +80,9 @@
     X(short_conv, device_short_conv)                                                                                   \
     X(short_conv_backward, device_short_conv)                                                                          \
     X(short_conv_cached, device_short_conv)                                                                            \
+    X(gated_delta, device_gated_delta)                                                                                 \
+    X(gated_delta_backward, device_gated_delta)                                                                        \
+    X(gated_delta_cached, device_gated_delta)                                                                          \
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \
