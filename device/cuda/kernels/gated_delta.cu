@@ -132,7 +132,7 @@ __device__ inline void move_state(forward_room *room, const gated_delta<T> &d, c
 }
 
 template <typename T, int STRIPS>
-static __global__ void __launch_bounds__(SQUARE_THREADS) delta_forward(const gated_delta<T> d, T *y)
+static __global__ void __launch_bounds__(SQUARE_THREADS, 1) delta_forward(const gated_delta<T> d, T *y)
 {
     forward_room *const room = shared_memory<forward_room>();
     const int strips = d.value_strips(), head = (int)blockIdx.y / strips, strip = (int)blockIdx.y % strips;
@@ -177,8 +177,8 @@ __device__ inline void prepare_token(go_room *room, const gated_delta<T> &d, siz
     const float q = d.query_scale / sqrtf(squares_of(d, query) + 1e-6f), k = 1 / sqrtf(squares_of(d, key) + 1e-6f);
 
     for (int i = lane_index(); i < ROWS * GO_WARPS; i += WARP) {
-        room->queries[warp][i] = i < d.key_width ? q * to_float(query[i]) : 0;
-        room->keys[warp][i] = i < d.key_width ? k * to_float(key[i]) : 0;
+        room->queries[warp][i] = i < d.key_width ? q * number_at(query + i) : 0;
+        room->keys[warp][i] = i < d.key_width ? k * number_at(key + i) : 0;
     }
     if (lane_index() == 0) {
         const delta_gates x = gates_of(d, token, head);
@@ -220,7 +220,7 @@ template <int ROWS> __device__ inline float go_on(go_room *room, float (&state)[
 }
 
 template <typename T, int ROWS>
-static __global__ void __launch_bounds__(SQUARE_THREADS)
+static __global__ void __launch_bounds__(SQUARE_THREADS, 1)
     delta_go_on(const gated_delta<T> d, T *y, float *states, uint32_t has_earlier)
 {
     __shared__ go_room room;
@@ -244,7 +244,7 @@ static __global__ void __launch_bounds__(SQUARE_THREADS)
         __syncthreads();
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)first + i;
-            const float value = there ? to_float(d.values(d.qkv, token, 1, head, 0).first[column]) : 0;
+            const float value = there ? number_at(d.values(d.qkv, token, 1, head, 0).first + column) : 0;
             const float out = go_on<ROWS>(&room, state, i, value);
 
             if (warp == 0 && there)

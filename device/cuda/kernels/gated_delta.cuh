@@ -167,10 +167,10 @@ struct delta_gates {
 template <typename T> __device__ inline delta_gates gates_of(const gated_delta<T> &d, size_t token, int head)
 {
     const T *const at = d.gates + token * 2 * d.n_heads + head;
-    const float x = to_float(at[0]) + to_float(d.dt_bias[head]), b = to_float(at[d.n_heads]);
+    const float x = number_at(at) + number_at(d.dt_bias + head), b = number_at(at + d.n_heads);
     const float softplus = fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
 
-    return {-expf(to_float(d.a_log[head])) * softplus, 1 / (1 + expf(-x)), (d.doubled ? 2.0f : 1.0f) / (1 + expf(-b)),
+    return {-expf(number_at(d.a_log + head)) * softplus, 1 / (1 + expf(-x)), (d.doubled ? 2.0f : 1.0f) / (1 + expf(-b)),
             1 / (1 + expf(b))};
 }
 
@@ -213,8 +213,10 @@ template <typename T> __device__ inline float squares_of(const gated_delta<T> &d
 {
     float sum = 0;
 
-    for (int i = lane_index(); i < d.key_width; i += WARP)
-        sum = fmaf(to_float(x[i]), to_float(x[i]), sum);
+    for (int i = lane_index(); i < d.key_width; i += WARP) {
+        const float at = number_at(x + i);
+        sum = fmaf(at, at, sum);
+    }
     return warp_sum(sum);
 }
 

@@ -135,7 +135,7 @@ __device__ inline void states_chunk(states_room *room, const gated_delta<T> &d, 
 }
 
 template <typename T, int STRIPS>
-static __global__ void __launch_bounds__(SQUARE_THREADS) delta_states_gradient(const gated_delta<T> d)
+static __global__ void __launch_bounds__(SQUARE_THREADS, 1) delta_states_gradient(const gated_delta<T> d)
 {
     states_room *const room = shared_memory<states_room>();
     const int strips = d.value_strips(), head = (int)blockIdx.y / strips, strip = (int)blockIdx.y % strips;
@@ -344,7 +344,7 @@ __device__ inline void finish_gates(chunks_room *room, const gated_delta<T> &d, 
         return;
     const chunk_rows *const rows = &room->rows;
     const float slope = g_gradient(room, t, c.n, of_states);
-    const float a_slope = slope * -expf(to_float(d.a_log[head])) * rows->softplus_slope[t];
+    const float a_slope = slope * -expf(number_at(d.a_log + head)) * rows->softplus_slope[t];
     T *const gates = d.gates_gradient + (c.at + t) * 2 * d.n_heads + head;
 
     set(gates, a_slope);
@@ -392,7 +392,7 @@ __device__ inline void chunk_gradients(chunks_room *room, const gated_delta<T> &
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(SQUARE_THREADS) delta_chunks_gradient(const gated_delta<T> d)
+static __global__ void __launch_bounds__(SQUARE_THREADS, 1) delta_chunks_gradient(const gated_delta<T> d)
 {
     chunks_room *const room = shared_memory<chunks_room>();
     int from, to;
@@ -504,7 +504,7 @@ __device__ inline void key_gradients(keys_room *room, const gated_delta<T> &d, c
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(SQUARE_THREADS) delta_keys_gradient(const gated_delta<T> d)
+static __global__ void __launch_bounds__(SQUARE_THREADS, 1) delta_keys_gradient(const gated_delta<T> d)
 {
     keys_room *const room = shared_memory<keys_room>();
     const int strips = d.key_strips(), key_head = (int)blockIdx.y / strips, strip = (int)blockIdx.y % strips;

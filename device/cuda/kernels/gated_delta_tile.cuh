@@ -241,14 +241,23 @@ template <typename T> struct array_part {
     bool whole;
 };
 
-/* f(row, column, which of the thread's) of packs of four numbers that the thread has of a square. */
+/* f(row, column, which of the thread's) of packs of four numbers that the thread has of a square. Places are computed
+ * each time: kept for all squares, they would take the registers of sums. */
 template <typename F> __device__ inline void each_four(F f)
 {
+    const int first = (int)afresh(threadIdx.x);
+
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++) {
-        const int at = i * SQUARE_THREADS + (int)threadIdx.x;
+        const int at = i * SQUARE_THREADS + first;
         f(at / (SIDE / 4), at % (SIDE / 4) * 4, i);
     }
+}
+
+/* One number. */
+template <typename T> __device__ inline float number_at(const T *x)
+{
+    return load<1>(x)[0];
 }
 
 /* Four numbers of the array, zeros where it has none. */
@@ -271,7 +280,7 @@ __device__ inline void read_four(float (&x)[4], const array_part<const T> &from,
 #pragma unroll
         for (int v = 0; v < 4; v++)
             if (column + v < from.n_columns)
-                x[v] = to_float(at[v]);
+                x[v] = number_at(at + v);
     }
 }
 
