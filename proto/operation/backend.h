@@ -118,7 +118,7 @@ static inline size_t plan_cpu_delta_scratch(const struct plan_delta_sizes *sizes
 
     if (sizes->action != PLAN_DELTA_BACKWARD)
         return chunk * (3 * k + 2 * v) + k * v + 2 * chunk * chunk;
-    return chunk * (8 * k + 8 * v) + (3 + group) * k * v + 6 * chunk * chunk;
+    return chunk * 6 * (k + v) + (2 + group) * k * v + 5 * chunk * chunk;
 }
 
 /* CUDA's memory outside the arena: a context with our kernels, estimated until measured; an allowance for what cuBLASLt

@@ -13,6 +13,7 @@
 #include "proto/operation/kind/cross_attention.h"
 #include "proto/operation/kind/dropout.h"
 #include "proto/operation/kind/dynamic_conv.h"
+#include "proto/operation/kind/gated_delta.h"
 #include "proto/operation/kind/glu.h"
 #include "proto/operation/kind/head_norm.h"
 #include "proto/operation/kind/linear.h"
@@ -46,6 +47,7 @@
     X(cross_attention, program_cross_attention_options)                                                                \
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \
     X(short_conv, program_short_conv_options)                                                                          \
+    X(gated_delta, program_gated_delta_options)                                                                        \
     X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \

@@ -1,5 +1,6 @@
 /* Priced at the rates of attention: like it, a chunk's tokens meet each other and a matrix as wide as a head. It has no
- * measured rates of its own. Counted is the triangle of a chunk's tokens, whatever a kernel computes beside it. */
+ * measured rates of its own. Counted is the triangle of a chunk's tokens, whatever a kernel computes beside it. On a CUDA
+ * device backward is three launches, and a pair for each of the sums over tokens. */
 #include "proto/operation/call/gated_delta.h"
 
 #include "proto/base/size.h"
@@ -72,8 +73,10 @@ void device_gated_delta_backward_describe(struct call_work *out, struct device_g
 {
     const size_t tokens = op->n_rows * op->n_tokens;
     const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
+    const size_t n_sums = (op->a_log_gradient ? 1 : 0) + (op->dt_bias_gradient ? 1 : 0);
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
+    out->n_launches = 3 + 2 * n_sums;
     gated_delta_count(out, op, 7, 6, 5);
     gated_delta_describe(out, op);
     gated_delta_describe_rows(out, op, CALL_READ | CALL_FORWARD);

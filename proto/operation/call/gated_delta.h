@@ -28,7 +28,7 @@ enum { DEVICE_DELTA_CHUNK = 64 };
  *
  * I + L is solved for by forward substitution in blocks of 16 tokens: a product of powers of L loses all digits where
  * tokens repeat. Exponents are differences of sums, which are held in more than fp32: after tokens that forget much they
- * are large. q, k and v may be bf16; all arithmetic, S and d are fp32.
+ * are large. q, k and v may be of 16 bits; all arithmetic, S and d are fp32.
  *
  * What a token gets, and the gradients of its qkv and gates, are the same bits wherever its document lies in a row and
  * whatever lies beside it. Gradients of a key head's queries and keys are added up head by head, in their order;

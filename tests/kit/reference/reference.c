@@ -5,6 +5,7 @@
 #include "tests/kit/reference/reference_batch_norm.h"
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
+#include "tests/kit/reference/reference_gated_delta.h"
 #include "tests/kit/reference/reference_pool.h"
 #include "tests/kit/reference/reference_short_conv.h"
 #include "tests/kit/reference/reference_sparse.h"
@@ -546,6 +547,12 @@ void reference_run(const struct call *call)
         return reference_short_conv_backward(&call->short_conv);
     case CALL_short_conv_cached:
         return reference_short_conv_cached(&call->short_conv);
+    case CALL_gated_delta:
+        return reference_gated_delta(&call->gated_delta);
+    case CALL_gated_delta_backward:
+        return reference_gated_delta_backward(&call->gated_delta);
+    case CALL_gated_delta_cached:
+        return reference_gated_delta_cached(&call->gated_delta);
     case CALL_conv2d:
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_FORWARD);
     case CALL_conv2d_input_gradient:
