@@ -64,6 +64,9 @@ struct cuda_queue {
     X(short_conv, device_short_conv)                                                                                   \
     X(short_conv_backward, device_short_conv)                                                                          \
     X(short_conv_cached, device_short_conv)                                                                            \
+    X(gated_delta, device_gated_delta)                                                                                 \
+    X(gated_delta_backward, device_gated_delta)                                                                        \
+    X(gated_delta_cached, device_gated_delta)                                                                          \
     X(max_pool, device_pool)                                                                                           \
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \
