@@ -21,6 +21,8 @@ static void decoder_complete_rope(struct decoder_rope *rope, uint32_t n_position
 {
     if (rope->n_trained == 0)
         rope->n_trained = n_positions;
+    if (rope->factor == 0 && rope->scaling == DECODER_PROPORTIONAL)
+        rope->factor = 1;
     if (rope->factor == 0 && (rope->scaling == DECODER_YARN || rope->scaling == DECODER_LONGROPE))
         rope->factor = (float)n_positions / (float)rope->n_trained;
 }
@@ -153,6 +155,8 @@ int decoder_check_multipliers(const struct model_config *c, struct error *err)
  * the odd number still divides the exponents. */
 static uint32_t decoder_share(const struct decoder_rope *rope, uint32_t head_width)
 {
+    if (rope->scaling == DECODER_PROPORTIONAL)
+        return head_width;
     return (uint32_t)((double)head_width * (double)rope->share);
 }
 
@@ -191,8 +195,8 @@ static int decoder_check_rope_numbers(const struct decoder_rope *rope, struct er
 
 static int check_rope(const struct decoder_rope *rope, uint32_t head_width, struct error *err)
 {
-    const bool divides =
-        rope->scaling == DECODER_LINEAR || rope->scaling == DECODER_LLAMA3 || rope->scaling == DECODER_YARN;
+    const bool divides = rope->scaling == DECODER_LINEAR || rope->scaling == DECODER_LLAMA3 ||
+                         rope->scaling == DECODER_YARN || rope->scaling == DECODER_PROPORTIONAL;
 
     if (!(rope->share > 0 && rope->share <= 1) || decoder_share(rope, head_width) < 1 ||
         decoder_share(rope, head_width) > DEVICE_MAX_ROTATED)
@@ -295,6 +299,8 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, const str
         out[j] = kept == 1 ? frequency : frequency * (kept + (1 - kept) / rope->factor);
         if (rope->scaling == DECODER_LONGROPE)
             out[j] /= divisors->of[j];
+        if (rope->scaling == DECODER_PROPORTIONAL)
+            out[j] = j < (uint32_t)((double)rope->share * n / 2) ? frequency / rope->factor : 0;
     }
 }
 
@@ -366,6 +372,14 @@ static int decoder_norm_heads(struct program *p, const struct model_config *c, i
     return program_head_norm(p, qkv, how->query, how->key, &norm);
 }
 
+/* The gate is read from what attention reads, not from its result. Qiu et al., arXiv:2505.06708. */
+static int decoder_gate_heads(struct program *p, const struct model_config *c, int x, int attended, const char *gate)
+{
+    const struct program_linear_options linear = decoder_linear_of(c, false);
+
+    return program_head_gate(p, attended, program_linear(p, x, gate, c->n_heads, &linear), c->n_heads);
+}
+
 int decoder_attention(struct program *p, const struct model_config *c, uint32_t kind, int x,
                       const struct decoder_attention *how)
 {
@@ -399,8 +413,10 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
         qkv = decoder_rotate(p, c, qkv, kind & DECODER_SLIDES ? &d->sliding_rope : &d->rope);
     if (normed && how->normed_rotated)
         qkv = decoder_norm_heads(p, c, qkv, how);
-    const int a =
+    int a =
         how->sinks ? program_sinking_attention(p, qkv, "self_attn", &attention) : program_attention(p, qkv, &attention);
+    if (how->head_gate)
+        a = decoder_gate_heads(p, c, x, a, how->head_gate);
     return program_linear(p, a, how->output ? how->output : "self_attn.o_proj", c->width, &of_output);
 }
 
@@ -420,6 +436,27 @@ int decoder_plain(struct program *p, const struct model_config *c, int x, const 
     const int u = program_linear(p, x, up, c->inner_width, &linear);
 
     return program_linear(p, program_activation(p, u, c->activation), down, c->width, &linear);
+}
+
+int decoder_feed_forward(struct program *p, const struct model_config *c, int x, uint32_t width)
+{
+    const struct program_linear_options linear = decoder_linear_of(c, false);
+    const struct program_part parts[] = {{"feed_forward.w1", width}, {"feed_forward.w3", width}};
+    const int both = program_linears(p, x, parts, 2, &linear);
+
+    return program_linear(p, program_glu(p, both, MODEL_SILU), "feed_forward.w2", c->width, &linear);
+}
+
+int decoder_convolution(struct program *p, const struct model_config *c, int x, uint32_t n_taps, bool bias)
+{
+    const struct program_linear_options linear = decoder_linear_of(c, bias);
+    const struct program_short_conv_options conv = {.n_taps = n_taps,
+                                                    .bias = bias,
+                                                    .gated = true,
+                                                    .deviation = c->initializer_range};
+    const int all = program_linear(p, x, "conv.in_proj", 3 * c->width, &linear);
+
+    return program_linear(p, program_short_conv(p, all, "conv.conv", &conv), "conv.out_proj", c->width, &linear);
 }
 
 int decoder_norm(struct program *p, const struct model_config *c, int x, const char *name)

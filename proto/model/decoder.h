@@ -16,6 +16,7 @@ enum decoder_scaling {
     DECODER_YARN,     /* the same by another measure, and cosines and sines multiplied. Peng et al., arXiv:2309.00071 */
     DECODER_LONGROPE, /* each divided by a number of its own, others in long rows. Ding et al., arXiv:2402.13753 */
     DECODER_DYNAMIC,  /* scaled in rows longer than n_positions, which do not exist here */
+    DECODER_PROPORTIONAL, /* all of a head's columns have a frequency, which is 0 but for the first `share` of them */
 };
 
 /* Kinds of block, as sets: the numbers of a block's queries and keys. */
@@ -34,7 +35,8 @@ struct decoder_config {
     struct MODEL_OWN decoder_rope {
         float base;
         enum decoder_scaling scaling;
-        float factor;       /* DECODER_YARN, DECODER_LONGROPE: 0 in the file: n_positions / n_trained */
+        float factor;       /* 0 in the file: n_positions / n_trained with DECODER_YARN and DECODER_LONGROPE, 1 with
+                             * DECODER_PROPORTIONAL */
         float low, high;    /* DECODER_LLAMA3: a frequency below low / n_trained waves a position is low, one above
                              * high / n_trained is high */
         uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */

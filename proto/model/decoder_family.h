@@ -33,6 +33,7 @@ struct decoder_attention {
     bool normed_bare;        /* by the root mean square, without weights; query and key are not read */
     bool normed_whole;       /* over all heads at once, a weight for each column; else head by head, with one weight */
     bool sinks;              /* each head has one: self_attn.sinks */
+    const char *head_gate;   /* map of x, whose sigmoid multiplies each head's result; NULL: none */
 };
 
 /* Attention over x with its projections: its window and its rotation are those of the kind (DECODER_SLIDES,
@@ -45,6 +46,11 @@ int decoder_gated(struct program *program, const struct model_config *config, in
 
 /* An MLP of two maps. */
 int decoder_plain(struct program *program, const struct model_config *config, int x, const char *up, const char *down);
+
+/* The same, with the names feed_forward.w1, w3 and w2, of this width and of silu; and a gated short convolution
+ * with its maps, conv.in_proj, conv.conv and conv.out_proj. bias: of all three. */
+int decoder_feed_forward(struct program *program, const struct model_config *config, int x, uint32_t width);
+int decoder_convolution(struct program *program, const struct model_config *config, int x, uint32_t n_taps, bool bias);
 
 /* A root mean square norm; the layer norm, with a bias or without. */
 int decoder_norm(struct program *program, const struct model_config *config, int x, const char *name);

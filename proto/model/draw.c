@@ -2,6 +2,8 @@
  * of its own. So an element depends on nothing but key, index and place. */
 #include "proto/model/draw.h"
 
+#include <math.h>
+
 void model_draw(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index, uint64_t first,
                 size_t n)
 {
@@ -23,6 +25,12 @@ void model_draw(float *out, const struct model_tensor *tensor, struct random_key
         break;
     case MODEL_INIT_UNIFORM:
         random_uniform(out, key, index, first, n);
+        break;
+    case MODEL_INIT_LOG_UNIFORM:
+        random_uniform(out, key, index, first, n);
+        for (size_t i = 0; i < n; i++)
+            out[i] = (float)log(MODEL_LEAST_LOGGED + ((double)factor - MODEL_LEAST_LOGGED) * ((double)out[i] + 1) / 2);
+        factor = 1;
         break;
     }
     for (size_t i = 0; i < n; i++)

@@ -23,7 +23,8 @@ enum family_key_type {
     FAMILY_SWITCHED_OFF,    /* bool: true where the file says false */
     FAMILY_ACTIVATION,      /* enum model_activation, by its name */
     FAMILY_WORD,            /* an enumeration: the value's index in `words` */
-    FAMILY_LAYERS,          /* struct config_layers: a list with one of the two `words` for each block */
+    FAMILY_LAYERS,          /* struct config_layers: a list with one of the `words` for each block, of which those
+                             * with the word `counted` count */
     FAMILY_SWITCHES,        /* struct config_layers: a list with a number or a switch for each block, of which those
                              * that are 0 or false count */
     FAMILY_INDICES,         /* struct config_layers: the numbers of the blocks that count; n: any, if there is a list */
@@ -51,6 +52,7 @@ struct family_key {
     enum family_range range;
     const char *other;
     const char *const *words; /* NULL ends them */
+    uint32_t counted;         /* an index of `words`; 0: 1 */
 };
 
 #define FAMILY_AT(member) offsetof(struct model_config, member)
@@ -197,6 +199,9 @@ struct family {
     const char *const *copies;
     /* The name that old files give a tensor. False: they have none of their own; NULL: for any. */
     bool (*old_name)(char *out, size_t size, const char *name);
+    /* Files of whole models have old_name, which transformers changes as it reads them; adapters have the name itself,
+     * as PEFT names what transformers has in memory. */
+    bool keeps_old_names;
 };
 
 extern const struct family *const model_families[]; /* NULL ends them */

@@ -47,7 +47,8 @@ struct model_tensor {
     uint32_t place;   /* index among the saved tensors, if it is saved */
     uint32_t rank;    /* index among the trained tensors, if it is trained */
     enum model_init init;
-    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element. */
+    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element;
+     * MODEL_INIT_LOG_UNIFORM: the largest number. */
     float deviation;
 };
 
@@ -287,9 +288,12 @@ void model_approximate(struct model *model, const struct model_approximation *ho
 enum { MODEL_CODES = 1, MODEL_SAMPLES = 2, MODEL_ATTENDS = 4, MODEL_POOLS = 8 };
 unsigned model_approximates(const struct model *model);
 
-/* True if some block keeps of a text's tokens the last ones alone (proto/operation/kind/short_conv.h): in generation
- * a text then goes on after its last token, and runs again to go back to another. */
+/* True if some block keeps of a text's tokens the last ones alone, or a state behind the last
+ * (proto/operation/kind/short_conv.h, gated_delta.h): in generation a text then goes on after its last token, and runs again to go back to another. */
 bool model_has_tails(const struct model *model);
+
+/* True if some block keeps a state behind a text's tokens (proto/operation/kind/gated_delta.h). */
+bool model_has_states(const struct model *model);
 
 /* True for an encoder-decoder: a row is a source and its target, one behind the other. */
 bool model_has_source(const struct model_config *config);

@@ -83,14 +83,24 @@ unsigned model_approximates(const struct model *m)
     return forms;
 }
 
-bool model_has_tails(const struct model *m)
+static bool programs_have(const struct model *m, const struct operation *kind)
 {
     const struct model_program *const first = &m->programs[m->block];
 
     for (const struct model_program *p = first; p < first + m->n_block_programs; p++)
-        if (program_find(&p->program, &operation_short_conv))
+        if (program_find(&p->program, kind))
             return true;
     return false;
+}
+
+bool model_has_states(const struct model *m)
+{
+    return programs_have(m, &operation_gated_delta);
+}
+
+bool model_has_tails(const struct model *m)
+{
+    return programs_have(m, &operation_short_conv) || model_has_states(m);
 }
 
 const struct family_layer *model_layers_of(const struct model_config *c)

@@ -26,6 +26,15 @@ static uint64_t cpu_scratch_bytes(const struct plan_attention_sizes *sizes, unsi
     return (n_threads * (of_thread + chosen + distances) + of_heads) * sizeof(float);
 }
 
+/* Each thread computes one head of one document at a time. Backward has behind all threads' the gradient of g of each
+ * token and head. */
+static uint64_t cpu_delta_bytes(const struct plan_delta_sizes *sizes, unsigned n_threads)
+{
+    const size_t n = sizes->action == PLAN_DELTA_BACKWARD ? sizes->n_rows * sizes->n_tokens * sizes->n_heads : 0;
+
+    return (n_threads * plan_cpu_delta_scratch(sizes) + (n + 15) / 16 * 16) * sizeof(float);
+}
+
 static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
 {
     return 2 * n_heads * plan_cpu_attention_kept(n_positions, width / n_heads) * number_bytes(type);
@@ -39,6 +48,7 @@ const struct plan_backend plan_cpu = {
     .joins_rows = true,
     .library_bytes = cpu_library_bytes,
     .scratch_bytes = cpu_scratch_bytes,
+    .delta_bytes = cpu_delta_bytes,
     .rounding_bytes = 0,
     .cache_bytes = cpu_cache_bytes,
 };
@@ -56,6 +66,12 @@ static uint64_t cuda_scratch_bytes(const struct plan_attention_sizes *sizes, uns
            plan_cuda_bias_scratch(sizes->n_rows, sizes->n_tokens, sizes->n_heads, sizes->n_buckets);
 }
 
+static uint64_t cuda_delta_bytes(const struct plan_delta_sizes *sizes, unsigned n_threads)
+{
+    (void)n_threads;
+    return plan_cuda_delta_scratch(sizes);
+}
+
 /* (2, n_heads, n_positions, head_width). */
 static uint64_t cuda_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
 {
@@ -71,6 +87,7 @@ const struct plan_backend plan_cuda = {
     .head_sums = true,
     .library_bytes = cuda_library_bytes,
     .scratch_bytes = cuda_scratch_bytes,
+    .delta_bytes = cuda_delta_bytes,
     .rounding_bytes = PLAN_CUDA_ROUNDING_BYTES,
     .cache_bytes = cuda_cache_bytes,
 };

@@ -21,6 +21,15 @@ struct plan_attention_sizes {
     bool is_sliding;  /* a query sees some of the keys up to its own: those of a window */
 };
 
+/* Sizes of the gated delta rule, as in struct device_gated_delta (proto/operation/call/gated_delta.h). */
+enum plan_delta_action { PLAN_DELTA_FORWARD, PLAN_DELTA_BACKWARD, PLAN_DELTA_CACHED };
+struct plan_delta_sizes {
+    enum plan_delta_action action;
+    size_t n_rows, n_tokens;
+    size_t n_heads, n_key_heads;
+    size_t key_width, value_width; /* of one head */
+};
+
 struct plan_backend {
     const char *name; /* "cpu", "cuda" */
     /* The device uses the daemon's cores and memory: pulls, contributions and updates wait for each other. */
@@ -35,6 +44,8 @@ struct plan_backend {
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch of attention, enough for forward and backward. A multiple of 64. */
     uint64_t (*scratch_bytes)(const struct plan_attention_sizes *sizes, unsigned n_threads);
+    /* Scratch of the gated delta rule. A multiple of 64; no less for more rows or tokens. */
+    uint64_t (*delta_bytes)(const struct plan_delta_sizes *sizes, unsigned n_threads);
     /* Free bytes before a sum, needed to round it to 16 bits in place (round_half, proto/operation/device.h). */
     uint64_t rounding_bytes;
     /* Keys and values of n_positions tokens in one block; heads and width: of keys. */
@@ -98,6 +109,18 @@ static inline size_t plan_cpu_distances(size_t n_tokens, size_t n_keys)
     return (n_tokens + tile - 1) / tile * tile + (n_keys + tile - 1) / tile * tile;
 }
 
+/* Scratch of the CPU's gated delta rule per thread, in floats, for every instruction set: a chunk's rows and squares of
+ * one head, and a state; backward besides the gradients of these, and of the states of all heads that share keys. */
+static inline size_t plan_cpu_delta_scratch(const struct plan_delta_sizes *sizes)
+{
+    const size_t chunk = PLAN_CPU_TILE, group = sizes->n_heads / sizes->n_key_heads;
+    const size_t k = (sizes->key_width + 15) / 16 * 16, v = (sizes->value_width + 15) / 16 * 16;
+
+    if (sizes->action != PLAN_DELTA_BACKWARD)
+        return chunk * (3 * k + 2 * v) + k * v + 2 * chunk * chunk;
+    return chunk * 6 * (k + v) + (2 + group) * k * v + 5 * chunk * chunk;
+}
+
 /* CUDA's memory outside the arena: a context with our kernels, estimated until measured; an allowance for what cuBLASLt
  * and cuDNN load on first use; cuBLASLt's workspace, which also stages copies from host memory that was not lent;
  * partial sums of kernels that sum over rows. */
@@ -126,6 +149,19 @@ static inline uint64_t plan_cuda_bias_scratch(size_t n_rows, size_t n_tokens, si
     const uint64_t tiles = (n_tokens + PLAN_CUDA_PLAIN_TILE - 1) / PLAN_CUDA_PLAIN_TILE;
 
     return (n_rows * n_heads * tiles * n_buckets * sizeof(float) + 255) / 256 * 256;
+}
+
+/* CUDA's gated delta rule, backward: the gradients of the states, laid out as these are; and of each token and head
+ * two rows of values, two of a chunk's tokens and four numbers. */
+static inline uint64_t plan_cuda_delta_scratch(const struct plan_delta_sizes *sizes)
+{
+    const uint64_t chunk = 64, slots = sizes->n_tokens > 0 ? (sizes->n_tokens - 1) / chunk : 0;
+    const uint64_t states = sizes->n_rows * slots * sizes->n_heads * sizes->key_width * sizes->value_width;
+    const uint64_t tokens = (uint64_t)sizes->n_rows * sizes->n_tokens * sizes->n_heads;
+
+    if (sizes->action != PLAN_DELTA_BACKWARD)
+        return 0;
+    return ((states + tokens * (2 * sizes->value_width + 2 * chunk + 4)) * sizeof(float) + 255) / 256 * 256;
 }
 
 /* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch

@@ -18,7 +18,9 @@
 #include "proto/operation/call/dropout.h"
 #include "proto/operation/call/dynamic_conv.h"
 #include "proto/operation/call/embed.h"
+#include "proto/operation/call/gated_delta.h"
 #include "proto/operation/call/glu.h"
+#include "proto/operation/call/head_gate.h"
 #include "proto/operation/call/matmul.h"
 #include "proto/operation/call/norm.h"
 #include "proto/operation/call/pixels.h"
@@ -66,6 +68,8 @@
     X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(head_gate, device_head_gate)                                                                                     \
+    X(head_gate_backward, device_head_gate)                                                                            \
     X(xielu, device_xielu)                                                                                             \
     X(xielu_backward, device_xielu)                                                                                    \
     X(attention, device_attention)                                                                                     \
@@ -76,6 +80,9 @@
     X(short_conv, device_short_conv)                                                                                   \
     X(short_conv_backward, device_short_conv)                                                                          \
     X(short_conv_cached, device_short_conv)                                                                            \
+    X(gated_delta, device_gated_delta)                                                                                 \
+    X(gated_delta_backward, device_gated_delta)                                                                        \
+    X(gated_delta_cached, device_gated_delta)                                                                          \
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \

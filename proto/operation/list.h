@@ -13,6 +13,8 @@
 #include "proto/operation/kind/cross_attention.h"
 #include "proto/operation/kind/dropout.h"
 #include "proto/operation/kind/dynamic_conv.h"
+#include "proto/operation/kind/gate.h"
+#include "proto/operation/kind/gated_delta.h"
 #include "proto/operation/kind/glu.h"
 #include "proto/operation/kind/head_norm.h"
 #include "proto/operation/kind/linear.h"
@@ -37,6 +39,7 @@
     X(attention, program_attention_options)                                                                            \
     X(activation, program_activation_options)                                                                          \
     X(glu, program_activation_options)                                                                                 \
+    X(gate, program_gate_options)                                                                                      \
     X(xielu, program_xielu_options)                                                                                    \
     X(add, program_dropout)                                                                                            \
     X(dropout, program_dropout)                                                                                        \
@@ -46,6 +49,7 @@
     X(cross_attention, program_cross_attention_options)                                                                \
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \
     X(short_conv, program_short_conv_options)                                                                          \
+    X(gated_delta, program_gated_delta_options)                                                                        \
     X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \

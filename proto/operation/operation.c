@@ -42,6 +42,34 @@ void operation_drop_add(const struct operation_run *r, const struct program_drop
     r->ops->dropout_add(r->dev, &sum);
 }
 
+/* Where what a text keeps for an operation begins, and so ends for the one before. */
+static uint64_t cache_at(const struct program *p, const struct program_operation *op,
+                         const struct operation_texts *texts)
+{
+    const uint64_t line = 64;
+    uint64_t end = 0;
+
+    for (const struct program_operation *of = p->operations; of < op; of++) {
+        const uint64_t bytes = of->kind->cache ? of->kind->cache(p, of, texts) : 0;
+        end = bytes > 0 ? (end + line - 1) / line * line + bytes : end;
+    }
+    return end;
+}
+
+uint64_t operation_cache_bytes(const struct program *p, const struct operation_texts *texts)
+{
+    return cache_at(p, p->operations + p->n_operations, texts);
+}
+
+void *operation_cache(const struct operation_run *r, const struct program_operation *op,
+                      const struct operation_span *span)
+{
+    const struct operation_texts texts = {r->backend, r->type, r->n_positions};
+    const uint64_t line = 64, at = cache_at(r->program, op, &texts);
+
+    return (char *)span->cache + (at + line - 1) / line * line;
+}
+
 /* A value to, from or in few bits. */
 static void run_change(const struct operation_run *r, const struct schedule_step *step)
 {

@@ -17,12 +17,19 @@ struct operation_setting {
     const struct plan_backend *backend;
     enum number_type type;         /* type of values */
     enum plan_attention attention; /* the job's way */
-    bool trains;
+    bool trains, generates;
     bool packs; /* a row is several documents */
     struct sampling sampling;
     unsigned n_threads;
     uint32_t n_rows, n_tokens;   /* rows, and tokens of a row */
     enum schedule_action action; /* the step's, for scratch */
+};
+
+/* What a text keeps in generation depends on, besides the program. */
+struct operation_texts {
+    const struct plan_backend *backend;
+    enum number_type type; /* type of values */
+    uint32_t n_positions;  /* tokens that a text may have */
 };
 
 enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2 }; /* in the sets below: bit i is input or output i */
@@ -32,6 +39,7 @@ struct operation {
     const char *result;                  /* what a plan calls its outputs if it keeps them; NULL: `name` */
     uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
     uint8_t reads_frozen;                /* set: which of these inputs serve its tensors' gradients alone */
+    uint8_t for_backward;                /* set: outputs that backward alone reads: generation has no room for them */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool bears_4_bits;  /* its derivative bears values of 4 bits; else 8 (proto/plan/README.md has the reasons) */
@@ -47,8 +55,14 @@ struct operation {
     bool contributes_with_scratch;
     uint64_t (*scratch)(const struct program *p, const struct program_operation *op,
                         const struct operation_setting *setting);
+    /* Bytes that a text keeps of its tokens for the operation in generation, in a place of its own
+     * (operation_cache). NULL: none. */
+    uint64_t (*cache)(const struct program *p, const struct program_operation *op, const struct operation_texts *texts);
     void (*run)(const struct operation_run *r, const struct schedule_step *step);
 };
+
+/* Bytes that a text keeps for all operations of a program. */
+uint64_t operation_cache_bytes(const struct program *p, const struct operation_texts *texts);
 
 /* Set of the inputs that the operation's backward reads. */
 static inline uint8_t operation_reads(const struct program_operation *op)
@@ -60,7 +74,7 @@ static inline uint8_t operation_reads(const struct program_operation *op)
 struct operation_span {
     uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
     uint32_t position; /* position of the first token in its text */
-    void *cache;       /* the text's keys and values in this block */
+    void *cache;       /* what the text keeps in this block; of an operation: operation_cache */
     /* An encoder-decoder's keys and values of the text's source in this block: (n_source) tokens. */
     void *source;
     uint32_t n_source;
@@ -106,6 +120,7 @@ struct operation_run {
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
     uint32_t n_spans;
     uint32_t n_positions; /* capacity of a cache */
+    const struct plan_backend *backend;
 };
 
 /* Random bits that make a gradient inexact. Another draw has those of another seed, while dropout keeps its own. */
@@ -159,6 +174,10 @@ static inline void *operation_element(const struct operation_run *r, const void 
 {
     return device_element(r->type, values, n);
 }
+
+/* What a text keeps for this operation: those of a block lie one behind the other, aligned to 64 bytes. */
+void *operation_cache(const struct operation_run *r, const struct program_operation *op,
+                      const struct operation_span *span);
 
 /* p and scale as configured; where the pass drops nothing, no p, and no scale for dropped blocks. */
 struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout);

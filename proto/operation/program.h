@@ -26,7 +26,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_CONSTANT, MODEL_INIT_NORMAL, MODEL_INIT_UNIFORM };
+enum model_init {
+    MODEL_INIT_ZERO,
+    MODEL_INIT_ONE,
+    MODEL_INIT_CONSTANT,
+    MODEL_INIT_NORMAL,
+    MODEL_INIT_UNIFORM,
+    MODEL_INIT_LOG_UNIFORM, /* the logarithm of a uniform number, at least MODEL_LEAST_LOGGED */
+};
+#define MODEL_LEAST_LOGGED 0.01
 
 /* Sets of operations and of values are bits of 64. */
 enum {
@@ -114,7 +122,8 @@ struct program_tensor {
     uint32_t rows, columns;        /* columns 0: a vector */
     uint32_t heads;                /* of a vector that files have as (heads, rows / heads); 0: as it is */
     enum model_init init;
-    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element. */
+    /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element;
+     * MODEL_INIT_LOG_UNIFORM: the largest number. */
     float deviation;
     bool adapts;   /* of an adapter */
     bool averages; /* it follows what its gradient observes (struct model_tensor) */

@@ -6,6 +6,8 @@
  * layers. Only spans that end a row's tokens go on to the head. */
 #include "proto/step/generate.h"
 
+#include "proto/base/size.h"
+#include "proto/operation/call/gated_delta.h"
 #include "proto/plan/memory/values.h"
 #include "proto/step/boundaries.h"
 #include "proto/step/layers.h"
@@ -252,12 +254,22 @@ static bool take_sources(struct tiles *t)
     return t->n_spans > 0;
 }
 
+/* Tokens of a row's next tile. It ends where a chunk of a state's tokens does, so that a text's tokens are divided into
+ * the same chunks whatever tokens ran before. */
+static uint32_t tile_from(const struct device_worker *w, uint32_t position, uint32_t left)
+{
+    uint32_t most = plan_row_tile(&w->plan);
+
+    if (model_has_states(&w->model))
+        most = (uint32_t)size_smaller(most, DEVICE_DELTA_CHUNK - position % DEVICE_DELTA_CHUNK);
+    return left < most ? left : most;
+}
+
 /* Takes the next tile of each row. False: no row has tokens left. n_run says where a row goes on: it is raised only
  * after the tile was run. */
 static bool generate_take_tiles(struct tiles *t)
 {
     const struct device_worker *w = t->worker;
-    const uint32_t most = plan_row_tile(&w->plan);
     uint32_t at = 0;
 
     begin_tiles(t, PROGRAM_TARGET);
@@ -266,14 +278,15 @@ static bool generate_take_tiles(struct tiles *t)
         const uint32_t left = tokens->n > 0 ? tokens->first + tokens->n - w->n_run[row] : 0;
         if (left == 0)
             continue;
-        if (left <= most)
+        const uint32_t n = tile_from(w, w->n_run[row], left);
+        if (left == n)
             t->ends[t->n_ends++] = t->n_spans;
         t->rows[t->n_spans] = row;
         t->spans[t->n_spans++] = (struct operation_span){.at = at,
-                                                         .n = left < most ? left : most,
+                                                         .n = n,
                                                          .position = w->n_run[row],
                                                          .cache = address(w, plan_row_cache(&w->plan, row))};
-        at += left < most ? left : most;
+        at += n;
     }
     return t->n_spans > 0;
 }
@@ -371,18 +384,20 @@ static int run_tiles(struct tiles *t, struct error *err)
     return rc;
 }
 
-/* Keys and values of another row, with whatever follows them. A copy of values, as a device has for columns. */
+/* Keys and values of another row, with whatever follows them; and states, which are fp32 whatever values are: so as
+ * pieces that are moved, as no sum of values keeps the bits of all that two halves of such a number may be. */
 static void copy_cache(const struct device_worker *w, uint32_t to, uint32_t from)
 {
     const size_t bytes = w->plan.row_cache_bytes;
-    const struct device_dropout_add copy = {.n_rows = 1,
-                                            .n_tokens = bytes / PLAN_ALIGNMENT,
-                                            .n = PLAN_ALIGNMENT / number_bytes(w->plan.setting.goal.precision),
-                                            .h = address(w, plan_row_cache(&w->plan, from)),
-                                            .y = address(w, plan_row_cache(&w->plan, to))};
+    const struct device_regroup copy = {.m = bytes / PLAN_ALIGNMENT,
+                                        .n_groups = 1,
+                                        .n_parts = 1,
+                                        .n = PLAN_ALIGNMENT / number_bytes(w->plan.setting.goal.precision),
+                                        .x = address(w, plan_row_cache(&w->plan, from)),
+                                        .y = address(w, plan_row_cache(&w->plan, to))};
 
     if (bytes > 0)
-        w->ops->dropout_add(w->dev, &copy);
+        w->ops->regroup(w->dev, &copy);
 }
 
 /* Tails stand after one token. A row that goes on after another one runs again from its first. */

@@ -15,6 +15,8 @@
  * far in the decoder as targets read it, which stays with the row; the encoder's weights are not read again for
  * targets.
  *
+ * Where a model's layers keep a state (model_has_states), tiles end at multiples of DEVICE_DELTA_CHUNK in their text.
+ *
  * The division of a text's tokens into runs changes their logits by rounding only. The other texts, the budget and the
  * number of threads do not change them at all. */
 #ifndef PROTO_STEP_GENERATE_H

@@ -140,7 +140,8 @@ static struct operation_run program_run_of(const struct layer_pass *pass, bool b
                               .first_row = pass->first_row,
                               .spans = pass->spans,
                               .n_spans = pass->n_spans,
-                              .n_positions = pass->setting->goal.seq};
+                              .n_positions = pass->setting->goal.seq,
+                              .backend = pass->setting->backend};
 
     place_buffers(&r, pass, keeping);
     place_source(&r, pass);

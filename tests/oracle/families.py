@@ -74,7 +74,7 @@ TUNED = """llama mistral qwen2 qwen3 phi3 phi ministral3 mistral3 smollm3 olmo2 
  eurobert xlm-roberta distilbert electra deberta-v2 qwen3_5 qwen3_next qwen3_moe mixtral gpt_oss glm4_moe deepseek_v3 lfm2
  gemma4 gemma3n nemotron_h vit""".split()
 OTHERS = """gemma gemma3_text gemma3 gpt2 bert roberta t5 glm olmo cohere helium muse_glimmer_text qwen2_vl qwen2_5_vl qwen3_vl
- qwen3_5_text llava camembert""".split()
+ qwen3_5_text llava camembert lfm3 olmo_hybrid""".split()
 assert len(TUNED) == len(set(TUNED)) == 47
 
 
@@ -310,6 +310,13 @@ def gist(said):
     return re.sub(r"\[[-0-9.e,]{8,}\]", "[...]", re.sub(r"\S*/families-\S*?/\d{4}/?", "", said))
 
 
+RENAMED = {"lfm3": (".self_attn.g_proj.", ".self_attn.gate_proj.")}  # in memory, as moments have it; in files of weights
+
+
+def in_files(family, name):
+    return name.replace(*RENAMED[family]) if family in RENAMED else name
+
+
 def ours(m, programs):
     """Loss and gradient by name; or the sentence that refuses, and whether it is one: no crash, and it names a key."""
     folder = os.path.join(m.folder, "run")
@@ -331,7 +338,7 @@ def ours(m, programs):
     with open(os.path.join(folder, "out", "metrics.jsonl")) as f:
         loss = json.loads(f.readline())["loss"]
     with safe_open(os.path.join(folder, "out", "step-1", "optimizer.safetensors"), "np") as f:
-        gradient = {t[2:]: f.get_tensor(t).astype(np.float64) for t in f.keys() if t.startswith("m.")}
+        gradient = {in_files(m.family, t[2:]): f.get_tensor(t).astype(np.float64) for t in f.keys() if t.startswith("m.")}
     return loss, gradient, None, False
 
 

@@ -352,9 +352,23 @@ def lfm2(d):
                       block_ffn_dim_multiplier=d.turn((1.0, 1.3, 0.7, 2)))
 
 
+def lfm3(d):
+    kinds = ("full_attention", "sliding_attention", "conv")
+    pairs = [dict(layer_types=[a, b]) for a in kinds for b in kinds]
+    out = without(decoder(d, head_dim=True), "hidden_act", "rms_norm_eps") | d.turn((dict(num_hidden_layers=5), *pairs))
+    forms = ("proportional", "default", "linear", "llama3", "yarn")
+    out["rope_parameters"] = {kind: d.rope(out["head_dim"], forms) for kind in kinds[:2]}
+    for rope in out["rope_parameters"].values():
+        if rope["rope_type"] == "proportional":
+            rope.update(d.pick((dict(), dict(partial_rotary_factor=d.pick((0.25, 0.5, 0.7, 1.0))))), **d.pick((dict(), dict(factor=3.0))))
+    return out | dict(norm_eps=d.turn((1e-5, 1e-6, 1e-2)), conv_bias=d.switch(), conv_L_cache=d.turn((7, 1, 2, 3, 8)),
+                      sliding_window=d.window, attention_bias=d.switch(), use_sandwich_norm=d.turn((True, True, False)),
+                      use_attention_gate=d.turn((True, True, False)))
+
+
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
-    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2)}
+    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")

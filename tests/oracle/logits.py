@@ -129,6 +129,10 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
                     attention_bias=True),
     "lfm2": dict(num_hidden_layers=3, conv_bias=True, conv_L_cache=4, block_multiple_of=8,
                  layer_types=["conv", "full_attention", "conv"]),
+    "lfm3": dict(pad_token_id=None, num_hidden_layers=3, head_dim=12, attention_bias=True, conv_bias=True, sliding_window=5,
+                 layer_types=["conv", "full_attention", "sliding_attention"], rope_parameters=dict(
+                     full_attention=dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=0.5),
+                     sliding_attention=dict(ROTATED, rope_theta=50.0))),
     "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
                         logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),

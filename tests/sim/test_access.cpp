@@ -179,6 +179,29 @@ static struct device_short_conv short_conv_of(const float *x, const float *weigh
     return op;
 }
 
+static struct device_head_gate head_gate_of(float *x, const float *gate, float *y)
+{
+    struct device_head_gate op = {};
+
+    op.m = ROWS, op.n_heads = WIDTH / 128, op.n = 128;
+    op.x = x, op.gate = gate, op.y = y, op.y_gradient = y;
+    op.x_gradient = x + ARRAY / 2, op.gate_gradient = y + ARRAY / 2;
+    return op;
+}
+
+/* Two chunks of one head, of 64 columns. */
+static struct device_gated_delta gated_delta_of(float *x, float *y, float *states, float *scratch)
+{
+    struct device_gated_delta op = {};
+
+    op.n_rows = 1, op.n_tokens = 80, op.n_heads = op.n_key_heads = 1, op.key_width = op.value_width = 64;
+    op.qkv = x, op.gates = y + ARRAY / 2, op.a_log = y + ARRAY / 2 + WIDTH, op.dt_bias = y + ARRAY / 2 + 2 * WIDTH;
+    op.y = y, op.y_gradient = y, op.states = op.state = states, op.scratch = scratch;
+    op.qkv_gradient = x + ARRAY / 2, op.gates_gradient = y + ARRAY / 2 + 3 * WIDTH;
+    op.a_log_gradient = states + ARRAY / 2, op.dt_bias_gradient = states + ARRAY / 2 + WIDTH;
+    return op;
+}
+
 static struct device_conv2d conv2d_of(const float *x, const float *weight, float *y)
 {
     struct device_conv2d op = {};
@@ -219,7 +242,8 @@ static struct device_cross_entropy cross_entropy_of(float *running, float *logit
 
 /* Where they are not 0: numbers in fp32 of 8 columns are two packs, each of which takes half of its sectors (norm's and
  * positions' gradients, which are added onto what is there; a short convolution's slopes; a batch's moments and
- * statistics, for columns that a thread keeps); and ids are sorted through memory. */
+ * statistics, for columns that a thread keeps); ids are sorted through memory; and of the gated delta rule gates, weights
+ * and L are read as sums lie, and squares of sums are laid down and inverted. */
 static const struct {
     const char *name;
     operation *run;
@@ -325,6 +349,18 @@ static const struct {
          OK(cuda_dynamic_conv_backward(q, &op));
      },
      0, 0},
+    {"cuda_head_gate",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const auto op = head_gate_of(x, y, z);
+         OK(cuda_head_gate(q, &op));
+     },
+     0, 0},
+    {"cuda_head_gate_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const auto op = head_gate_of(x, y, z);
+         OK(cuda_head_gate_backward(q, &op));
+     },
+     0, 0},
     {"cuda_short_conv",
      [](auto q, auto x, auto y, auto z, auto) {
          struct device_short_conv op = short_conv_of(x, y);
@@ -345,6 +381,24 @@ static const struct {
          struct device_short_conv op = short_conv_of(x, y);
          op.y = z, op.tail = w;
          OK(cuda_short_conv_cached(q, &op));
+     },
+     0, 0},
+    {"cuda_gated_delta",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const struct device_gated_delta op = gated_delta_of(x, y, z, w);
+         OK(cuda_gated_delta(q, &op));
+     },
+     28, 1120},
+    {"cuda_gated_delta_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const struct device_gated_delta op = gated_delta_of(x, y, z, w);
+         OK(cuda_gated_delta_backward(q, &op));
+     },
+     898, 5728},
+    {"cuda_gated_delta_cached",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const struct device_gated_delta op = gated_delta_of(x, y, z, w);
+         OK(cuda_gated_delta_cached(q, &op));
      },
      0, 0},
     {"cuda_conv2d",

@@ -27,13 +27,15 @@ static const double frequencies[64] = {1};
 #define ADD_SHORT .n_rows = 4, .n_tokens = 32, .n = 256, .dropout.p = 0.1f
 #define SLOPE     .m = 256, .n = 1024, .c_stride = 1024, .epilogue = DEVICE_ACTIVATION_GRADIENT, .activation = MODEL_GELU
 #define LOSS      .m = 4, .n = 8000, .logits_stride = 8000, .start = true, .scale = 1
+#define DELTA     .n_heads = 2, .n_key_heads = 1, .key_width = 128, .value_width = 128
 #define IMAGE     .n_rows = 2, .height = 8, .width = 8, .n = 64, .window = {.height = 2, .width = 2, .stride = 2}
 
 /* In bf16. most: bytes moved of all but what rows share, relative to the least. Beyond 1.02: rows that are read again
  * (of a long row backward also its sums, in memory); sums in fp32 of 8 columns, two packs, each of which takes whole
  * sectors; of a product its result, which the kernel behind it reads; for the few rows here, numbers of a row that each
- * of its warps reads, and a block's line of sums; and of a short convolution the tokens that each tap reads again, from
- * the cache where there is one. */
+ * of its warps reads, and a block's line of sums; of a short convolution the tokens that each tap reads again, from
+ * the cache where there is one; and of the gated delta rule queries and keys, which each strip of values reads for each of
+ * a chunk's products, and backward what goes from launch to launch. */
 static const struct {
     const char *name;
     struct call call;
@@ -69,6 +71,8 @@ static const struct {
     {"a product's slope, and the bias's gradient", {CALL_matmul, .matmul = {SLOPE, .bias_gradient = GIVEN}}, 1.55},
     {"glu", {CALL_glu, .glu = {16, 4096, MODEL_SILU, .stride = 8192}}, 1},
     {"glu backward", {CALL_glu_backward, .glu = {16, 4096, MODEL_SILU, .stride = 8192, .gradient_stride = 8192}}, 1},
+    {"heads' gates", {CALL_head_gate, .head_gate = {16, 32, 128}}, 1},
+    {"heads' gates backward", {CALL_head_gate_backward, .head_gate = {16, 32, 128}}, 1},
     {"xielu", {CALL_xielu, .xielu = {.n = 1 << 16, .beta = 0.5f, .bound = -1e-6f}}, 1},
     {"xielu backward",
      {CALL_xielu_backward,
@@ -81,6 +85,14 @@ static const struct {
       .short_conv = {2, 32, 1024, .n_taps = 3, .gated = true, .weight_gradient = GIVEN, .bias_gradient = GIVEN}},
      6},
     {"short convolution, cached", {CALL_short_conv_cached, .short_conv = {1, 32, 1024, .n_taps = 3, .gated = true}}, 1},
+    {"gated delta rule", {CALL_gated_delta, .gated_delta = {DELTA, .n_rows = 1, .n_tokens = 128}}, 3.05},
+    {"gated delta rule backward",
+     {CALL_gated_delta_backward,
+      .gated_delta = {DELTA, .n_rows = 1, .n_tokens = 128, .a_log_gradient = GIVEN, .dt_bias_gradient = GIVEN}},
+     8.83},
+    {"gated delta rule, cached",
+     {CALL_gated_delta_cached, .gated_delta = {DELTA, .n_rows = 1, .n_tokens = 4, .first = 1}},
+     1.19},
     {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
     {"reduce rows", {CALL_reduce_rows, .reduce_rows = {.m = 256, .n = 1024, .stride = 1024}}, 1.07},
     {"rope",

@@ -54,6 +54,8 @@ struct cuda_queue {
     X(regroup, device_regroup)                                                                                         \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
+    X(head_gate, device_head_gate)                                                                                     \
+    X(head_gate_backward, device_head_gate)                                                                            \
     X(xielu, device_xielu)                                                                                             \
     X(xielu_backward, device_xielu)                                                                                    \
     X(attention_cached, device_attention_cached)                                                                       \
@@ -62,6 +64,9 @@ struct cuda_queue {
     X(short_conv, device_short_conv)                                                                                   \
     X(short_conv_backward, device_short_conv)                                                                          \
     X(short_conv_cached, device_short_conv)                                                                            \
+    X(gated_delta, device_gated_delta)                                                                                 \
+    X(gated_delta_backward, device_gated_delta)                                                                        \
+    X(gated_delta_cached, device_gated_delta)                                                                          \
     X(max_pool, device_pool)                                                                                           \
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \

@@ -111,7 +111,7 @@ static int read_layer(bool *out, const struct family_key *key, const json_t *ite
 
     if (key->type == FAMILY_LAYERS) {
         const int rc = config_values_read_word(&word, key, item, err);
-        *out = word != 0;
+        *out = word == (int)(key->counted > 0 ? key->counted : 1);
         return rc;
     }
     if (!json_is_boolean(item) && !json_is_integer(item))

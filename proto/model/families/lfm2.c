@@ -101,40 +101,16 @@ static uint64_t lfm2_inner_width(const struct model_config *c)
     return (width + own->multiple - 1) / own->multiple * own->multiple;
 }
 
-static int lfm2_mlp(struct program *p, const struct model_config *c, int x)
-{
-    const uint32_t inner = (uint32_t)lfm2_inner_width(c);
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part parts[] = {{"feed_forward.w1", inner}, {"feed_forward.w3", inner}};
-    const int both = program_linears(p, x, parts, 2, &linear);
-
-    return program_linear(p, program_glu(p, both, MODEL_SILU), "feed_forward.w2", c->width, &linear);
-}
-
-static int lfm2_conv(struct program *p, const struct model_config *c, int x)
-{
-    const struct lfm2_config *own = lfm2_of(c);
-    const struct program_linear_options linear = {.deviation = c->initializer_range,
-                                                  .bias = own->conv_bias,
-                                                  .out_in = true};
-    const struct program_short_conv_options conv = {.n_taps = own->n_taps,
-                                                    .bias = own->conv_bias,
-                                                    .gated = true,
-                                                    .deviation = c->initializer_range};
-    const int all = program_linear(p, x, "conv.in_proj", 3 * c->width, &linear);
-
-    return program_linear(p, program_short_conv(p, all, "conv.conv", &conv), "conv.out_proj", c->width, &linear);
-}
-
 static void lfm2_write_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
     static const struct decoder_attention how = {.output = "self_attn.out_proj",
                                                  .query = "self_attn.q_layernorm",
                                                  .key = "self_attn.k_layernorm"};
     const int x = program_begin(p, c->width), n = decoder_norm(p, c, x, "operator_norm");
-    const int mixed = kind == CONVOLVES ? lfm2_conv(p, c, n) : decoder_attention(p, c, 0, n, &how);
+    const int mixed = kind == CONVOLVES ? decoder_convolution(p, c, n, lfm2_of(c)->n_taps, lfm2_of(c)->conv_bias)
+                                        : decoder_attention(p, c, 0, n, &how);
     const int r = decoder_add(p, c, x, mixed, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
-    const int m = lfm2_mlp(p, c, decoder_norm(p, c, r, "ffn_norm"));
+    const int m = decoder_feed_forward(p, c, decoder_norm(p, c, r, "ffn_norm"), (uint32_t)lfm2_inner_width(c));
 
     program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
 }

@@ -80,11 +80,13 @@ const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const stru
                                    const struct model_tensor *tensor)
 {
     const struct model_adapter *adapter = &model->config.adapter;
+    const struct family *family = model->config.family;
     const size_t n = adapter->rank > 0 ? strlen(ADAPTER_PREFIX) : 0;
 
+    if (n == 0 && family->keeps_old_names && family->old_name(out, CHECKPOINT_TENSOR_BYTES, tensor->name))
+        return out;
     memcpy(out, ADAPTER_PREFIX, n);
-    model_adapter_name(out + n, CHECKPOINT_TENSOR_BYTES - n, adapter->within, model->config.family->prefix,
-                       tensor->name);
+    model_adapter_name(out + n, CHECKPOINT_TENSOR_BYTES - n, adapter->within, family->prefix, tensor->name);
     return out;
 }
 

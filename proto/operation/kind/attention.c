@@ -149,6 +149,14 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
     };
 }
 
+static uint64_t attention_cache(const struct program *p, const struct program_operation *op,
+                                const struct operation_texts *texts)
+{
+    return op->attention.full ? 0
+                              : texts->backend->cache_bytes(texts->type, texts->n_positions, op->attention.n_kv_heads,
+                                                            program_kv_columns(p, op));
+}
+
 /* The text's cache holds keys and values of its tokens before this pass. */
 static void attention_run_cached(const struct operation_run *r, const struct device_attention *attention,
                                  const struct schedule_step *step, const struct operation_span *span)
@@ -169,7 +177,7 @@ static void attention_run_cached(const struct operation_run *r, const struct dev
                                                .buckets = attention->buckets,
                                                .sinks = attention->sinks,
                                                .out = operation_element(r, attention->out, span->at * attention->width),
-                                               .cache = span->cache,
+                                               .cache = operation_cache(r, operation_of(r, step), span),
                                                .scratch = attention->scratch};
 
     r->ops->attention_cached(r->dev, &op);
@@ -194,4 +202,5 @@ const struct operation operation_attention = {.name = "attention",
                                               .aligned = true,
                                               .differentiate = attention_differentiate,
                                               .scratch = attention_scratch,
+                                              .cache = attention_cache,
                                               .run = attention_run};

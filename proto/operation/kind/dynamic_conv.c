@@ -45,21 +45,30 @@ static uint64_t dynamic_conv_scratch(const struct program *p, const struct progr
            sizeof(float);
 }
 
+static uint64_t dynamic_conv_cache(const struct program *p, const struct program_operation *op,
+                                   const struct operation_texts *texts)
+{
+    return op->dynamic_conv.causal
+               ? (uint64_t)texts->n_positions * p->values[op->inputs[X]].columns * number_bytes(texts->type)
+               : 0;
+}
+
 /* A text's cache holds x of all its tokens; this call's are added first. */
-static void dynamic_conv_run_cached(const struct operation_run *r, struct device_dynamic_conv conv,
-                                    const struct operation_span *span)
+static void dynamic_conv_run_cached(const struct operation_run *r, const struct program_operation *op,
+                                    struct device_dynamic_conv conv, const struct operation_span *span)
 {
     const size_t n_scores = conv.n_heads * conv.n_taps;
+    void *const cache = operation_cache(r, op, span);
     const struct device_dropout_add copy = {.n_rows = 1,
                                             .n_tokens = span->n,
                                             .n = conv.n,
                                             .h = operation_element(r, conv.x, span->at * conv.n),
-                                            .y = operation_element(r, span->cache, span->position * conv.n)};
+                                            .y = operation_element(r, cache, span->position * conv.n)};
 
     r->ops->dropout_add(r->dev, &copy);
     conv.n_tokens = span->n;
     conv.n_earlier = size_smaller(span->position, conv.n_before);
-    conv.x = operation_element(r, span->cache, (span->position - conv.n_earlier) * conv.n);
+    conv.x = operation_element(r, cache, (span->position - conv.n_earlier) * conv.n);
     conv.scores = operation_element(r, conv.scores, span->at * n_scores);
     conv.y = operation_element(r, conv.y, span->at * conv.n);
     r->ops->dynamic_conv(r->dev, &conv);
@@ -94,7 +103,7 @@ static void dynamic_conv_run(const struct operation_run *r, const struct schedul
     else if (!r->spans)
         r->ops->dynamic_conv(r->dev, &conv);
     for (uint32_t i = 0; i < r->n_spans; i++)
-        dynamic_conv_run_cached(r, conv, &r->spans[i]);
+        dynamic_conv_run_cached(r, op, conv, &r->spans[i]);
 }
 
 const struct operation operation_dynamic_conv = {.name = "dynamic convolution",
@@ -102,4 +111,5 @@ const struct operation operation_dynamic_conv = {.name = "dynamic convolution",
                                                  .mixes_tokens = true,
                                                  .differentiate = dynamic_conv_differentiate,
                                                  .scratch = dynamic_conv_scratch,
+                                                 .cache = dynamic_conv_cache,
                                                  .run = dynamic_conv_run};

@@ -34,9 +34,11 @@ int program_short_conv(struct program *p, int x, const char *stem, const struct 
     return program_add_output(p, op, PROGRAM_VALUE, n);
 }
 
-uint64_t program_short_conv_tail(const struct program *p, const struct program_operation *op)
+static uint64_t short_conv_cache(const struct program *p, const struct program_operation *op,
+                                 const struct operation_texts *texts)
 {
-    return (uint64_t)(op->short_conv.n_taps - 1) * (op->short_conv.gated ? 2 : 1) * p->values[op->outputs[0]].columns;
+    return (uint64_t)(op->short_conv.n_taps - 1) * (op->short_conv.gated ? 2 : 1) * p->values[op->outputs[0]].columns *
+           number_bytes(texts->type);
 }
 
 /* Backward: gradients of the sums. */
@@ -64,14 +66,14 @@ static void short_conv_run_backward(const struct operation_run *r, const struct 
     r->ops->short_conv_backward(r->dev, conv);
 }
 
-static void short_conv_run_cached(const struct operation_run *r, struct device_short_conv conv,
-                                  const struct operation_span *span)
+static void short_conv_run_cached(const struct operation_run *r, const struct program_operation *op,
+                                  struct device_short_conv conv, const struct operation_span *span)
 {
     conv.n_tokens = span->n;
     conv.first = span->position;
     conv.x = operation_element(r, conv.x, span->at * device_short_conv_columns(&conv));
     conv.y = operation_element(r, conv.y, span->at * conv.n);
-    conv.tail = span->cache;
+    conv.tail = operation_cache(r, op, span);
     r->ops->short_conv_cached(r->dev, &conv);
 }
 
@@ -97,11 +99,12 @@ static void short_conv_run(const struct operation_run *r, const struct schedule_
     if (!r->spans)
         r->ops->short_conv(r->dev, &conv);
     for (uint32_t i = 0; i < r->n_spans; i++)
-        short_conv_run_cached(r, conv, &r->spans[i]);
+        short_conv_run_cached(r, op, conv, &r->spans[i]);
 }
 
 const struct operation operation_short_conv = {.name = "short convolution",
                                                .reads_inputs = OPERATION_FIRST,
                                                .cheap = true,
                                                .scratch = short_conv_scratch,
+                                               .cache = short_conv_cache,
                                                .run = short_conv_run};

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 struct program;
-struct program_operation;
 
 struct program_short_conv_options {
     uint32_t n_taps;  /* at most DEVICE_SHORT_TAPS */
@@ -19,9 +18,5 @@ struct program_short_conv_options {
 /* stem: of the tensors' names, "conv.conv" for "conv.conv.weight", which files have as (channels, 1, n_taps). No other
  * operation may read x. */
 int program_short_conv(struct program *p, int x, const char *stem, const struct program_short_conv_options *conv);
-
-/* Values that a text keeps of what such an operation has read (struct device_short_conv's tail). They are those of its
- * last tokens, so a text does not go back to an earlier one. */
-uint64_t program_short_conv_tail(const struct program *p, const struct program_operation *op);
 
 #endif

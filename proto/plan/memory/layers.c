@@ -19,6 +19,7 @@ struct operation_setting plan_operation_setting(const struct plan_setting *setti
                                       .type = setting->goal.precision,
                                       .attention = setting->attention,
                                       .trains = setting->goal.purpose == PLAN_TRAIN,
+                                      .generates = setting->goal.purpose == PLAN_GENERATE,
                                       .packs = setting->goal.packs,
                                       .sampling = setting->goal.sampling,
                                       .n_threads = setting->n_threads,
@@ -58,11 +59,24 @@ struct plan_shape plan_shape_of(const struct plan *plan)
     return (struct plan_shape){1, (uint32_t)(all < tile ? tile : all)};
 }
 
+/* Of an operation, what its backward reads and nothing else. */
+static bool is_for_backward(const struct program *p, int value)
+{
+    const struct program_operation *op = &p->operations[p->values[value].operation];
+
+    for (int i = 0; p->values[value].operation >= 0 && i < op->n_outputs; i++)
+        if (op->outputs[i] == value)
+            return op->kind->for_backward >> i & 1;
+    return false;
+}
+
 static uint64_t layers_value_bytes(const struct program *p, int value, const struct plan_setting *setting,
                                    struct plan_shape shape)
 {
     const struct program_value *v = &p->values[value];
 
+    if (setting->goal.purpose == PLAN_GENERATE && is_for_backward(p, value))
+        return 0;
     return program_elements(p, value, shape.n_rows, shape.n_tokens) * v->columns *
            (v->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
 }
@@ -115,23 +129,10 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
 
 /* ---- caches ---- */
 
-/* What a program's targets, or texts, keep of their tokens: keys and values; or what a convolution reads, of all of
- * them or of the last ones. */
+/* What texts, or targets, keep of their tokens. */
 static uint64_t program_cache_bytes(const struct plan_setting *s, const struct program *p)
 {
-    const struct program_operation *const attention = program_find(p, &operation_attention),
-                                          *const conv = program_find(p, &operation_dynamic_conv),
-                                          *const shorter = program_find(p, &operation_short_conv);
-
-    assert(!shorter || !attention); /* a cache has one place for each block */
-    if (attention && !attention->attention.full)
-        return s->backend->cache_bytes(s->goal.precision, s->goal.seq, attention->attention.n_kv_heads,
-                                       program_kv_columns(p, attention));
-    if (shorter)
-        return program_short_conv_tail(p, shorter) * number_bytes(s->goal.precision);
-    if (conv && conv->dynamic_conv.causal)
-        return (uint64_t)s->goal.seq * p->values[conv->inputs[0]].columns * number_bytes(s->goal.precision);
-    return 0;
+    return operation_cache_bytes(p, &(struct operation_texts){s->backend, s->goal.precision, s->goal.seq});
 }
 
 /* Programs of a class may keep different amounts of a token; the largest counts. */

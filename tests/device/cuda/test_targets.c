@@ -15,6 +15,7 @@ enum { N_TARGETS = COUNT(targets), ROOM = 1 << 20 /* of each array */, SKEW = 4 
 #define THIN  .m = 6, .n = 33
 #define BATCH .n_rows = 2, .n_tokens = 3, .n = 768
 #define LEAN  .n_rows = 2, .n_tokens = 3, .n = 33
+#define DELTA .n_rows = 2, .n_tokens = 70, .n_heads = 2, .n_key_heads = 1
 #define PART  .n_rows = 2, .n_elements = 3, .n = 768
 #define BIT   .n_rows = 2, .n_elements = 3, .n = 33
 
@@ -76,6 +77,10 @@ static const struct call calls[] = {
     {CALL_regroup, .regroup = {6, 2, 3, 7, NULL, NULL}},
     {CALL_glu, .glu = {ROWS, .stride = 768, .activation = MODEL_SILU}},
     {CALL_glu_backward, .glu = {THIN, .stride = 33, .gradient_stride = 33, .activation = MODEL_SILU}},
+    {CALL_head_gate, .head_gate = {6, 2, 32, .x = NULL}},
+    {CALL_head_gate, .head_gate = {6, 2, 7, .x = NULL}},
+    {CALL_head_gate_backward, .head_gate = {6, 2, 32, .x = NULL}},
+    {CALL_head_gate_backward, .head_gate = {6, 2, 7, .x = NULL}},
     {CALL_xielu, .xielu = {.n = 768, .beta = 0.5f, .bound = -1e-6f}},
     {CALL_xielu, .xielu = {.n = 33, .beta = 0.5f, .bound = -1e-6f}},
     {CALL_xielu_backward, .xielu = {.n = 768, .of_positive = (void *)calls, .of_negative = (void *)calls}},
@@ -90,6 +95,13 @@ static const struct call calls[] = {
                                               .bias_gradient = (void *)calls}},
     {CALL_short_conv_backward, .short_conv = {LEAN, .n_taps = 3, .gated = true, .weight_gradient = (void *)calls}},
     {CALL_short_conv_cached, .short_conv = {BATCH, .n_taps = 8, .gated = true}},
+    {CALL_gated_delta, .gated_delta = {DELTA, .key_width = 128, .value_width = 128}},
+    {CALL_gated_delta, .gated_delta = {DELTA, .key_width = 256, .value_width = 33}},
+    {CALL_gated_delta_backward, .gated_delta = {DELTA, .key_width = 128, .value_width = 128,
+                                                .a_log_gradient = (void *)calls, .dt_bias_gradient = (void *)calls}},
+    {CALL_gated_delta_backward, .gated_delta = {DELTA, .key_width = 256, .value_width = 33}},
+    {CALL_gated_delta_cached, .gated_delta = {DELTA, .key_width = 128, .value_width = 128}},
+    {CALL_gated_delta_cached, .gated_delta = {DELTA, .key_width = 256, .value_width = 33}},
     {CALL_dropout_add, .dropout_add = {BATCH}},
     {CALL_dropout_add, .dropout_add = {BATCH, .dropout.p = 0.1f}},
     {CALL_dropout_add, .dropout_add = {LEAN, .dropout.p = 0.1f}},

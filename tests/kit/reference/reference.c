@@ -5,6 +5,7 @@
 #include "tests/kit/reference/reference_batch_norm.h"
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
+#include "tests/kit/reference/reference_gated_delta.h"
 #include "tests/kit/reference/reference_pool.h"
 #include "tests/kit/reference/reference_short_conv.h"
 #include "tests/kit/reference/reference_sparse.h"
@@ -212,6 +213,22 @@ static void glu(const struct device_glu *op, bool backward)
                 dy[i * op->n + j] * u * reference_activation_gradient(op->activation, g);
             ups[i * op->gradient_stride + j] = dy[i * op->n + j] * reference_activation(op->activation, g);
         }
+}
+
+static void head_gate(const struct device_head_gate *op, bool backward)
+{
+    const double *x = op->x, *gate = op->gate, *dy = op->y_gradient;
+
+    for (size_t i = 0; i < op->m * op->n_heads; i++) {
+        const double opened = reference_activation(MODEL_SIGMOID, gate[i]);
+        double sum = 0;
+        for (size_t j = i * op->n; j < (i + 1) * op->n; j++) {
+            ((double *)(backward ? op->x_gradient : op->y))[j] = (backward ? dy : x)[j] * opened;
+            sum += backward ? dy[j] * x[j] : 0;
+        }
+        if (backward)
+            ((double *)op->gate_gradient)[i] = sum * reference_activation_gradient(MODEL_SIGMOID, gate[i]);
+    }
 }
 
 static double softplus(double x)
@@ -533,6 +550,9 @@ void reference_run(const struct call *call)
     case CALL_glu:
     case CALL_glu_backward:
         return glu(&call->glu, call->kind == CALL_glu_backward);
+    case CALL_head_gate:
+    case CALL_head_gate_backward:
+        return head_gate(&call->head_gate, call->kind == CALL_head_gate_backward);
     case CALL_attention:
         return reference_attention(&call->attention);
     case CALL_attention_backward:
@@ -546,6 +566,12 @@ void reference_run(const struct call *call)
         return reference_short_conv_backward(&call->short_conv);
     case CALL_short_conv_cached:
         return reference_short_conv_cached(&call->short_conv);
+    case CALL_gated_delta:
+        return reference_gated_delta(&call->gated_delta);
+    case CALL_gated_delta_backward:
+        return reference_gated_delta_backward(&call->gated_delta);
+    case CALL_gated_delta_cached:
+        return reference_gated_delta_cached(&call->gated_delta);
     case CALL_conv2d:
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_FORWARD);
     case CALL_conv2d_input_gradient:

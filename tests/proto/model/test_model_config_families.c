@@ -5,6 +5,7 @@
 
 #include "proto/model/decoder.h"
 #include "proto/model/encoder.h"
+#include "proto/model/family.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -403,6 +404,42 @@ TEST_EACH(lfm2_s_blocks_are_those_of_transformers, COUNT(lfm2s))
     model_free(&model);
 }
 
+/* As Lfm3Config of transformers 5.24 fills it in: an object of rope_parameters stands for all of the default one. */
+static const struct {
+    const char *more;
+    uint64_t convolving, sliding; /* bit i: block i */
+    enum decoder_scaling scaling, sliding_scaling;
+    float base, share, sliding_base;
+    uint32_t window;
+} lfm3s[] = {
+    {"", 3, 0, DECODER_PROPORTIONAL, DECODER_NOT_SCALED, 1e6f, 0.5f, 1e4f, 256},
+    {", 'layer_types': null", 3, 0, DECODER_PROPORTIONAL, DECODER_NOT_SCALED, 1e6f, 0.5f, 1e4f, 256},
+    {", 'layer_types': ['sliding_attention', 'conv', 'full_attention'], 'sliding_window': 9, 'rope_parameters': "
+     "{'full_attention': {'rope_type': 'proportional'}, 'sliding_attention': {'rope_theta': 77}}",
+     2, 1, DECODER_PROPORTIONAL, DECODER_NOT_SCALED, 1e6f, 1, 77, 9},
+    {", 'rope_parameters': {'full_attention': {'rope_type': 'default', 'partial_rotary_factor': 0.5}, "
+     "'sliding_attention': {'rope_type': 'proportional', 'rope_theta': 500, 'partial_rotary_factor': 0.25}}",
+     3, 0, DECODER_NOT_SCALED, DECODER_PROPORTIONAL, 1e6f, 1, 500, 256},
+};
+
+TEST_EACH(lfm3_s_blocks_are_those_of_transformers, COUNT(lfm3s))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(print(LFM3 "%s}", lfm3s[_i].more)), &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(c.tied && c.n_positions == 128000 && d->head_width == 128 && d->n_kv_heads == 4 && c.inner_width == 150);
+    for (uint32_t i = 0; i < c.n_layers; i++)
+        ck_assert_uint_eq(c.family->kind_of_block(&c, i),
+                          lfm3s[_i].convolving >> i & 1 ? 2 : lfm3s[_i].sliding >> i & 1);
+    ck_assert(d->rope.scaling == lfm3s[_i].scaling && d->sliding_rope.scaling == lfm3s[_i].sliding_scaling);
+    ck_assert_uint_eq(d->window, lfm3s[_i].window);
+    ck_assert_float_eq(d->rope.base, lfm3s[_i].base);
+    ck_assert_float_eq(d->rope.share, lfm3s[_i].share);
+    ck_assert_float_eq(d->sliding_rope.base, lfm3s[_i].sliding_base);
+}
+
 /* As GraniteSWAConfig of transformers 5.24 fills it in: every fourth block sees all keys, and a list of bases is
  * stronger than the base. */
 static const struct {
@@ -459,6 +496,13 @@ static const struct {
     {LFM2 ", 'block_ffn_dim_multiplier': 0}", "block_ffn_dim_multiplier is 0"},
     {LFM2 ", 'block_ff_dim': 1}", "intermediate_size is 1, from which follows a width of 0"},
     {LFM2 ", 'hidden_act': 'gelu'}", "hidden_act is 'gelu'"},
+    {LFM3 ", 'layer_types': ['conv', 'full_attention']}", "layer_types has 2 entries"},
+    {LFM3 ", 'layer_types': ['conv', 'conv', 'chunked_attention']}", "layer_types is "},
+    {LFM3 ", 'layer_types': ['conv', 'conv', 'sliding_attention'], 'sliding_window': null}", "layer_types has sliding"},
+    {LFM3 ", 'rope_theta': 500}", "rope_theta is 500"},
+    {LFM3
+     ", 'rope_parameters': {'full_attention': {'rope_type': 'linear', 'factor': 2, 'partial_rotary_factor': 0.5}}}",
+     "partial_rotary_factor is 0.5: with rope_type linear it must be 1"},
     {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
     {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
     {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},

@@ -108,7 +108,7 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
+        "apertus opt nanochat phi lfm2 lfm3; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
         "/fixtures/$f/config.json >$f.json; done",
         0);
@@ -238,6 +238,7 @@ const struct feature features[] = {
     {"full-rotated", "eurobert/config.json", MASKED, "--precision bf16"},
     {"embedding-map", "electra/config.json", MASKED, "--optimizer adamw"},
     {"lfm2-packed", "lfm2.json", PACKED, "--optimizer adamw"},
+    {"head-gates", "lfm3.json", PACKED, "--optimizer adamw"},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
@@ -296,6 +297,7 @@ static const struct {
     {"fp16", "skipped"},
     {"packed", "packed"},
     {"lfm2-packed", "packed"},
+    {"head-gates", "packed"},
     {"ghosts", "batch norms over 2"},
 };
 
