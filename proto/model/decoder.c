@@ -387,7 +387,7 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
     const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
     const struct program_linear_options of_qkv = decoder_linear_of(c, d->qkv_bias),
                                         of_output = decoder_linear_of(c, d->output_bias);
-    const struct program_part parts[] = {{"self_attn.q_proj", attended},
+    const struct program_part parts[] = {{"self_attn.q_proj", how->gated ? 2 * attended : attended},
                                          {"self_attn.k_proj", kv},
                                          {"self_attn.v_proj", kv}};
     const struct program_attention_options attention = {
@@ -405,6 +405,9 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
     const bool normed = how->query || how->normed_bare;
     int qkv = how->qkv ? program_linear(p, x, how->qkv, attended + 2 * kv, &of_qkv)
                        : program_linears(p, x, parts, 3, &of_qkv);
+    int gates = -1;
+    if (how->gated)
+        qkv = program_split(p, qkv, c->n_heads, d->head_width, &gates);
     if (how->by_head)
         qkv = program_regroup(p, qkv, c->n_heads, 3);
     if (normed && !how->normed_rotated)
@@ -415,6 +418,8 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
         qkv = decoder_norm_heads(p, c, qkv, how);
     int a =
         how->sinks ? program_sinking_attention(p, qkv, "self_attn", &attention) : program_attention(p, qkv, &attention);
+    if (how->gated)
+        a = program_gate(p, a, gates, MODEL_SIGMOID);
     if (how->head_gate)
         a = decoder_gate_heads(p, c, x, a, how->head_gate);
     return program_linear(p, a, how->output ? how->output : "self_attn.o_proj", c->width, &of_output);

@@ -33,7 +33,8 @@ struct decoder_attention {
     bool normed_bare;        /* by the root mean square, without weights; query and key are not read */
     bool normed_whole;       /* over all heads at once, a weight for each column; else head by head, with one weight */
     bool sinks;              /* each head has one: self_attn.sinks */
-    const char *head_gate;   /* map of x, whose sigmoid multiplies each head's result; NULL: none */
+    bool gated;            /* each column of the result has a gate: in self_attn.q_proj one stands behind each query */
+    const char *head_gate; /* map of x, whose sigmoid multiplies each head's result; NULL: none */
 };
 
 /* Attention over x with its projections: its window and its rotation are those of the kind (DECODER_SLIDES,

@@ -31,6 +31,7 @@
 #include "proto/operation/call/sample.h"
 #include "proto/operation/call/short_conv.h"
 #include "proto/operation/call/sparse.h"
+#include "proto/operation/call/split.h"
 #include "proto/operation/call/squared_error.h"
 #include "proto/operation/call/vector.h"
 #include "proto/operation/call/xielu.h"
@@ -66,6 +67,8 @@
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
     X(regroup, device_regroup)                                                                                         \
+    X(split, device_split)                                                                                             \
+    X(join, device_split)                                                                                              \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
     X(head_gate, device_head_gate)                                                                                     \

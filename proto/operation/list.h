@@ -26,6 +26,7 @@
 #include "proto/operation/kind/rope.h"
 #include "proto/operation/kind/short_conv.h"
 #include "proto/operation/kind/sinusoid.h"
+#include "proto/operation/kind/split.h"
 #include "proto/operation/kind/take.h"
 #include "proto/operation/kind/xielu.h"
 
@@ -35,6 +36,7 @@
     X(adapter, program_adapter_options)                                                                                \
     X(head_norm, program_head_norm_options)                                                                            \
     X(regroup, program_regroup_options)                                                                                \
+    X(split, program_split_options)                                                                                    \
     X(rope, program_rotation)                                                                                          \
     X(attention, program_attention_options)                                                                            \
     X(activation, program_activation_options)                                                                          \

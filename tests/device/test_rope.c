@@ -132,3 +132,19 @@ TEST_EACH(pieces_of_groups_become_parts, COUNT(orders) * NUMBER_TYPES)
 
     call_check(&test);
 }
+
+/* One pair, no rest; no whole vector; whole packs, with a rest that has none; of a model. */
+static const struct device_split splits[] = {{1, 1, 1, 0, NULL, NULL, NULL},
+                                             {3, 5, 7, 4, NULL, NULL, NULL},
+                                             {4, 3, 16, 5, NULL, NULL, NULL},
+                                             {9, 4, 64, 128, NULL, NULL, NULL}};
+
+TEST_EACH(gates_stand_apart_from_queries, 2 * COUNT(splits) * NUMBER_TYPES)
+{
+    const int i = _i / 2 / NUMBER_TYPES;
+    struct call_test test = {.type = (enum number_type)(_i / 2 % NUMBER_TYPES),
+                             .call = {.kind = _i % 2 ? CALL_join : CALL_split, .split = splits[i]},
+                             .near = exact};
+
+    call_check(&test);
+}

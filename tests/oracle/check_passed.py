@@ -40,6 +40,9 @@ IMAGE = 60  # the token of an image
 QWEN = dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=24, patch_size=4)
 QWEN_IDS = dict(image_token_id=IMAGE, video_token_id=59, vision_start_token_id=58, vision_end_token_id=57)
 MROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 1]))
+LINEAR = dict(full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4,
+              linear_value_head_dim=4, rope_parameters=dict(
+                  rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[1, 1, 1], mrope_interleaved=True))
 WRAPPERS = {  # the wrapper, its text model, its vision tower, more of its own keys
     "gemma3": ("gemma3_text", SIGLIP, dict(mm_tokens_per_image=4, image_token_index=IMAGE, image_token_id=IMAGE)),
     "llava": ("qwen2", dict(VISION, model_type="clip_vision_model"), dict(image_token_index=IMAGE, image_token_id=IMAGE)),
@@ -48,6 +51,7 @@ WRAPPERS = {  # the wrapper, its text model, its vision tower, more of its own k
     "qwen3_vl": ("qwen3_vl_text", QWEN | dict(deepstack_visual_indexes=[0]), QWEN_IDS),
     "qwen2_5_vl": ("qwen2_5_vl_text", QWEN | dict(fullatt_block_indexes=[0], window_size=8), QWEN_IDS),
     "qwen2_vl": ("qwen2_vl_text", dict(depth=1, embed_dim=8, hidden_size=24, num_heads=2, patch_size=4), QWEN_IDS),
+    "qwen3_5": ("qwen3_5_text", QWEN, QWEN_IDS),
     "smolvlm": ("llama", dict(VISION, model_type="smolvlm_vision"), dict(image_token_id=IMAGE, scale_factor=2)),
 }
 DRAFT = {"mtp.layers.0.weight": torch.randn(5, 3).to(torch.float8_e4m3fn), "mtp.norm.weight": torch.randn(7).double(),
@@ -71,7 +75,7 @@ def as_published_first(folder):
 
 def make_source(name, folder):
     text, vision, own = WRAPPERS[name]
-    text = CONFIG_MAPPING[text](**SIZES, **(MROPE if "_vl_" in text else {}), tie_word_embeddings=name == "gemma3")
+    text = CONFIG_MAPPING[text](**SIZES, **(MROPE if "_vl_" in text else LINEAR if name == "qwen3_5" else {}), tie_word_embeddings=name == "gemma3")
     config = CONFIG_MAPPING[name](text_config=text.to_dict(), vision_config=dict(vision), **own,
                                   tie_word_embeddings=text.tie_word_embeddings)
     model = AutoModelForImageTextToText.from_config(config)

@@ -56,6 +56,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
+import delta_rule
 import drawn
 import float64
 import masked
@@ -107,7 +108,7 @@ def throughout():
     torch.Tensor.float = torch.Tensor.double
     torch.set_default_dtype(torch.float64)
     try:
-        with Wide(narrow, torch.float16) as mode:
+        with Wide(narrow, torch.float16) as mode, delta_rule.token_by_token():
             yield mode
     finally:
         torch.set_default_dtype(usual)

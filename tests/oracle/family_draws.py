@@ -366,9 +366,28 @@ def lfm3(d):
                       use_attention_gate=d.turn((True, True, False)))
 
 
+def delta(d):
+    """Of blocks with the gated delta rule."""
+    key_heads = d.turn((1, 2, 3))
+    return dict(linear_conv_kernel_dim=d.turn((4, 2, 3, 8)), linear_num_key_heads=key_heads,
+                linear_num_value_heads=key_heads * d.turn((1, 2)), linear_key_head_dim=d.turn((4, 8, 5)),
+                linear_value_head_dim=d.turn((8, 3, 4)))
+
+
+def qwen3_5_text(d):
+    kinds, share = ("full_attention", "linear_attention"), d.turn((0.25, 0.5, 1.0))
+    out = decoder(d, head_dim=True)
+    out["hidden_act"] = d.turn(("silu",) * 5 + ("gelu",))
+    width = out["head_dim"] = 2 * out["head_dim"]
+    share = share if int(width * share) % 2 == 0 else 1.0  # transformers fails on an odd number of columns
+    out["rope_parameters"] = d.rope(width, ("default", "linear", "llama3", "yarn"), share=share) | dict(mrope_section=[2, 1, 1])
+    out |= d.turn((dict(num_hidden_layers=4), dict(full_attention_interval=2), *(dict(layer_types=[a, b]) for a in kinds for b in kinds)))
+    return out | delta(d) | dict(attention_bias=d.switch())
+
+
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
-    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3)}
+    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")

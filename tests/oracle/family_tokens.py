@@ -239,7 +239,7 @@ TOKENIZERS = {
     "phi4_mini": ("phi3", as_saved(of_bytes(lambda: splits(GPT4O), control(END) + control(*CHAT, rstrip=True)),
                                    "GPT2TokenizerFast", **NAMES)),
     "qwen3": ("qwen3", of_class("Qwen2Tokenizer", control(*IM) + [AddedToken("<think>", normalized=False)], [END])),
-    "qwen3_5": (None, of_class("Qwen3_5Tokenizer", control(*IM), [END])),
+    "qwen3_5": ("qwen3_5_text", of_class("Qwen3_5Tokenizer", control(*IM), [END])),
     "seed_oss": ("seed_oss", as_saved(of_bytes(lambda: splits(SEED), control("<seed:bos>", "<seed:pad>", "<seed:eos>"),
                                                ["<seed:bos>"], ignore_merges=True), bos_token="<seed:bos>")),
     "smollm3": ("smollm3", as_saved(of_bytes(LLAMA3, LLAMA_TOKENS + control(*IM), ignore_merges=True),

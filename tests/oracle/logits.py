@@ -133,6 +133,9 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
                  layer_types=["conv", "full_attention", "sliding_attention"], rope_parameters=dict(
                      full_attention=dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=0.5),
                      sliding_attention=dict(ROTATED, rope_theta=50.0))),
+    "qwen3_5_text": dict(num_hidden_layers=4, head_dim=12, attention_bias=True, linear_num_key_heads=2, linear_num_value_heads=4,
+                         linear_key_head_dim=8, linear_value_head_dim=10, full_attention_interval=2,
+                         rope_parameters=dict(ROTATED, partial_rotary_factor=0.5, mrope_section=[1, 1, 1])),
     "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
                         logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),

@@ -349,6 +349,18 @@ static const struct {
          OK(cuda_dynamic_conv_backward(q, &op));
      },
      0, 0},
+    {"cuda_split",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_split op = {ROWS, 4, 128, 256, x, y, z};
+         OK(cuda_split(q, &op));
+     },
+     0, 0},
+    {"cuda_join",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_split op = {ROWS, 4, 128, 256, x, y, z};
+         OK(cuda_join(q, &op));
+     },
+     0, 0},
     {"cuda_head_gate",
      [](auto q, auto x, auto y, auto z, auto) {
          const auto op = head_gate_of(x, y, z);

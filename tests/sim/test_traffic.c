@@ -71,6 +71,8 @@ static const struct {
     {"a product's slope, and the bias's gradient", {CALL_matmul, .matmul = {SLOPE, .bias_gradient = GIVEN}}, 1.55},
     {"glu", {CALL_glu, .glu = {16, 4096, MODEL_SILU, .stride = 8192}}, 1},
     {"glu backward", {CALL_glu_backward, .glu = {16, 4096, MODEL_SILU, .stride = 8192, .gradient_stride = 8192}}, 1},
+    {"split", {CALL_split, .split = {16, 16, 128, 512}}, 1},
+    {"join", {CALL_join, .split = {16, 16, 128, 512}}, 1},
     {"heads' gates", {CALL_head_gate, .head_gate = {16, 32, 128}}, 1},
     {"heads' gates backward", {CALL_head_gate_backward, .head_gate = {16, 32, 128}}, 1},
     {"xielu", {CALL_xielu, .xielu = {.n = 1 << 16, .beta = 0.5f, .bound = -1e-6f}}, 1},

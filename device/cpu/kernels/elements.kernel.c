@@ -102,6 +102,37 @@ void KERNEL_NAME(cpu_regroup)(struct device *dev, const struct device_regroup *o
                        (const char *)op->x + i * row + (group * op->n_parts + part) * bytes, bytes);
 }
 
+/* Row i of x to y and gates, or of these to x. */
+static void split_row(const struct device_split *op, size_t i, bool joins)
+{
+    const size_t bytes = op->n * sizeof(value), rest = op->n_rest * sizeof(value);
+    char *x = (char *)op->x + i * (2 * op->n_heads * bytes + rest),
+         *y = (char *)op->y + i * (op->n_heads * bytes + rest);
+    char *gates = (char *)op->gates + i * op->n_heads * bytes;
+
+    for (size_t head = 0; head < op->n_heads; head++) {
+        char *query = x + 2 * head * bytes, *gate = query + bytes;
+        memcpy(joins ? query : y + head * bytes, joins ? y + head * bytes : query, bytes);
+        memcpy(joins ? gate : gates + head * bytes, joins ? gates + head * bytes : gate, bytes);
+    }
+    x += 2 * op->n_heads * bytes, y += op->n_heads * bytes;
+    memcpy(joins ? x : y, joins ? y : x, rest);
+}
+
+void KERNEL_NAME(cpu_split)(struct device *dev, const struct device_split *op)
+{
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m *(2 * op->n_heads * op->n + op->n_rest))) schedule(static)
+    for (size_t i = 0; i < op->m; i++)
+        split_row(op, i, false);
+}
+
+void KERNEL_NAME(cpu_join)(struct device *dev, const struct device_split *op)
+{
+#pragma omp parallel for num_threads(cpu_threads(dev, op->m *(2 * op->n_heads * op->n + op->n_rest))) schedule(static)
+    for (size_t i = 0; i < op->m; i++)
+        split_row(op, i, true);
+}
+
 /* ---- rotary positions ---- */
 
 enum { PAIRS = DEVICE_MAX_ROTATED / 2 };

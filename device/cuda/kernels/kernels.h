@@ -52,6 +52,8 @@ struct cuda_queue {
     X(rope, device_rope)                                                                                               \
     X(sinusoid, device_sinusoid)                                                                                       \
     X(regroup, device_regroup)                                                                                         \
+    X(split, device_split)                                                                                             \
+    X(join, device_split)                                                                                              \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \
     X(head_gate, device_head_gate)                                                                                     \

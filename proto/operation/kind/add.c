@@ -26,13 +26,13 @@ static bool adds_as_it_is(const struct program_dropout *dropout)
     return dropout->p == 0 && dropout->survival == 0 && (dropout->scale == 0 || dropout->scale == 1);
 }
 
-/* Forward: the norm behind it. One of a part's values has another shape than dropout draws for. */
+/* Forward: the norm behind it. Not of heads; one of a part's values has another shape than dropout draws for. */
 static int add_absorb(const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
 
     if (operation + 1 == p->n_operations || next->kind != &operation_norm || next->inputs[0] != op->outputs[0] ||
-        p->values[op->outputs[0]].domain == PROGRAM_PART)
+        next->norm.n_heads > 1 || p->values[op->outputs[0]].domain == PROGRAM_PART)
         return SCHEDULE_NONE;
     return operation + 1;
 }

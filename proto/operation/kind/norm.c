@@ -9,13 +9,15 @@
 
 int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm)
 {
-    const uint32_t width = p->values[x].columns;
+    const uint32_t columns = p->values[x].columns, n_heads = norm->n_heads > 0 ? norm->n_heads : 1;
+    const uint32_t width = columns / n_heads;
     struct program_operation *op = program_append(p, &operation_norm);
 
     op->norm = *norm;
     program_add_input(p, op, x);
-    const int y = program_add_output(p, op, PROGRAM_VALUE, width);
-    program_add_output(p, op, PROGRAM_STATISTIC, 2);
+    const int y = program_add_output(p, op, PROGRAM_VALUE, columns);
+    program_add_output(p, op, PROGRAM_STATISTIC, 2 * n_heads);
+    assert(columns % n_heads == 0);
     assert(!norm->bare || !norm->bias);
     if (!norm->bare)
         program_add_tensor(p, op, stem, "weight",
@@ -32,7 +34,9 @@ struct device_norm norm_call(const struct operation_run *r, const struct program
 {
     return (struct device_norm){.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
                                 .m = operation_elements(r, op->inputs[0]),
-                                .n = operation_columns(r, op->inputs[0]),
+                                .n =
+                                    operation_columns(r, op->inputs[0]) / (op->norm.n_heads > 0 ? op->norm.n_heads : 1),
+                                .n_heads = op->norm.n_heads,
                                 .epsilon = op->norm.epsilon,
                                 .bare = op->norm.bare,
                                 .offset = op->norm.offset,

@@ -3,6 +3,7 @@
 #define PROTO_OPERATION_KIND_NORM_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct program;
 struct program_operation;
@@ -10,10 +11,11 @@ struct operation_run;
 
 struct program_norm_options {
     float epsilon;
-    bool rms;    /* root mean square, else layer norm */
-    bool bare;   /* neither weight nor bias */
-    bool bias;   /* zero in a fresh model */
-    bool offset; /* the factor is 1 + weight, and the weight zero in a fresh model; else weight, and one */
+    bool rms;         /* root mean square, else layer norm */
+    bool bare;        /* neither weight nor bias */
+    bool bias;        /* zero in a fresh model */
+    uint32_t n_heads; /* runs of columns that are normed each by itself, with the same weight; 0: 1 */
+    bool offset;      /* the factor is 1 + weight, and the weight zero in a fresh model; else weight, and one */
 };
 
 /* stem: of the tensors' names, "ln_1" for "ln_1.weight" and "ln_1.bias". */

@@ -77,6 +77,8 @@ static const struct call calls[] = {
     {CALL_regroup, .regroup = {6, 2, 3, 7, NULL, NULL}},
     {CALL_glu, .glu = {ROWS, .stride = 768, .activation = MODEL_SILU}},
     {CALL_glu_backward, .glu = {THIN, .stride = 33, .gradient_stride = 33, .activation = MODEL_SILU}},
+    {CALL_split, .split = {6, 2, 32, 64, .x = NULL}},
+    {CALL_join, .split = {6, 2, 7, 5, .x = NULL}},
     {CALL_head_gate, .head_gate = {6, 2, 32, .x = NULL}},
     {CALL_head_gate, .head_gate = {6, 2, 7, .x = NULL}},
     {CALL_head_gate_backward, .head_gate = {6, 2, 32, .x = NULL}},

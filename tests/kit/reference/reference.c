@@ -270,6 +270,23 @@ static void regroup(const struct device_regroup *op)
     }
 }
 
+static void split(const struct device_split *op, bool joins)
+{
+    const size_t n_pairs = 2 * op->n_heads * op->n, n_columns = n_pairs + op->n_rest, n_queries = n_pairs / 2;
+
+    for (size_t i = 0; i < op->m * n_columns; i++) {
+        const size_t row = i / n_columns, c = i % n_columns, head = c / (2 * op->n), j = c % (2 * op->n);
+        double *x = (double *)op->x + i, *y = (double *)op->y + row * (n_queries + op->n_rest), *other;
+        if (c >= n_pairs)
+            other = y + c - n_queries;
+        else if (j < op->n)
+            other = y + head * op->n + j;
+        else
+            other = (double *)op->gates + row * n_queries + head * op->n + j - op->n;
+        *(joins ? x : other) = joins ? *other : *x;
+    }
+}
+
 static void sinusoid(const struct device_sinusoid *op)
 {
     const double half = (double)op->n / 2;
@@ -545,6 +562,9 @@ void reference_run(const struct call *call)
         return xielu(&call->xielu, call->kind == CALL_xielu_backward);
     case CALL_regroup:
         return regroup(&call->regroup);
+    case CALL_split:
+    case CALL_join:
+        return split(&call->split, call->kind == CALL_join);
     case CALL_pixels:
         return pixels(&call->pixels);
     case CALL_glu:

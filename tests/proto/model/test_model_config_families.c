@@ -440,6 +440,50 @@ TEST_EACH(lfm3_s_blocks_are_those_of_transformers, COUNT(lfm3s))
     ck_assert_float_eq(d->sliding_rope.base, lfm3s[_i].sliding_base);
 }
 
+/* As Qwen3_5TextConfig of transformers 5.24 fills it in: layer_types before full_attention_interval, and a share of a
+ * quarter where the file has none. The file of the last is as published. */
+static const struct {
+    const char *more;
+    uint32_t linear; /* bit i: block i */
+    float base, share;
+} qwen3_5s[] = {
+    {"", 7, 10000, 0.25f},
+    {", 'full_attention_interval': 2, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 500}", 5, 500, 0.25f},
+    {", 'full_attention_interval': 2, 'layer_types': ['full_attention', 'linear_attention', 'full_attention'], "
+     "'partial_rotary_factor': 0.5",
+     2, 10000, 0.5f},
+    {", 'attn_output_gate': true, 'mamba_ssm_dtype': 'float32', 'mlp_only_layers': [], 'mtp_num_hidden_layers': 1, "
+     "'mtp_use_dedicated_embeddings': false, 'full_attention_interval': 3, 'rope_parameters': {'mrope_interleaved': "
+     "true, "
+     "'mrope_section': [11, 11, 10], 'rope_type': 'default', 'rope_theta': 10000000, 'partial_rotary_factor': 0.125}",
+     3, 1e7f, 0.125f},
+};
+
+TEST_EACH(qwen3_5_s_blocks_are_those_of_transformers, COUNT(qwen3_5s))
+{
+    struct model_config c;
+    struct model model;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(print(QWEN3_5 "%s}", qwen3_5s[_i].more)), &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(!c.tied && c.n_positions == 32768 && d->head_width == 256 && d->n_kv_heads == 4 && d->norm_offset);
+    ck_assert_float_eq(d->rope.base, qwen3_5s[_i].base);
+    ck_assert_float_eq(d->rope.share, qwen3_5s[_i].share);
+    ck_assert_msg(model_init(&model, &c, &err) == 0, "%s", err.text);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct model_tensor *conv = model_find(&model, print("model.layers.%u.linear_attn.conv1d.weight", i)),
+                                  *a_log = model_find(&model, print("model.layers.%u.linear_attn.A_log", i)),
+                                  *query = model_find(&model, print("model.layers.%u.self_attn.q_proj.weight", i));
+        uint64_t shape[4] = {0};
+        ck_assert_int_eq(conv != NULL, qwen3_5s[_i].linear >> i & 1);
+        ck_assert(!conv || (model_file_shape(shape, conv) == 3 && shape[0] == 8192 && shape[2] == 4 && conv->decays));
+        ck_assert(!a_log || (a_log->n == 32 && !a_log->decays));
+        ck_assert(!query == !!conv && (!query || query->shape[0] == 2 * 4 * 256));
+    }
+    model_free(&model);
+}
+
 /* As GraniteSWAConfig of transformers 5.24 fills it in: every fourth block sees all keys, and a list of bases is
  * stronger than the base. */
 static const struct {
@@ -503,6 +547,12 @@ static const struct {
     {LFM3
      ", 'rope_parameters': {'full_attention': {'rope_type': 'linear', 'factor': 2, 'partial_rotary_factor': 0.5}}}",
      "partial_rotary_factor is 0.5: with rope_type linear it must be 1"},
+    {QWEN3_5 ", 'hidden_act': 'gelu'}", "hidden_act is 'gelu': it must be silu"},
+    {QWEN3_5 ", 'linear_num_key_heads': 3}", "linear_num_value_heads is 32: it must be a multiple"},
+    {QWEN3_5 ", 'linear_conv_kernel_dim': 9}", "linear_conv_kernel_dim is 9"},
+    {QWEN3_5 ", 'linear_key_head_dim': 512}", "linear_key_head_dim is 512"},
+    {QWEN3_5 ", 'layer_types': ['linear_attention', 'full_attention']}", "layer_types has 2 entries"},
+    {QWEN3_5 ", 'sliding_window': 4}", "sliding_window is 4"},
     {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
     {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
     {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},

@@ -239,6 +239,9 @@ static const struct {
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 2, .width = 12, .n_positions = 8, .window = 2}},
      2 * (2 * 36 + 3 * 24),
      2 * (2 * 12 + 2 * 24)},
+    /* 5 rows of 2 queries and gates of 3 columns, and 4 more. */
+    {{CALL_split, .split = {.m = 5, .n_heads = 2, .n = 3, .n_rest = 4}}, 2 * 80, 2 * 80},
+    {{CALL_join, .split = {.m = 5, .n_heads = 2, .n = 3, .n_rest = 4}}, 2 * 80, 2 * 80},
     /* 5 rows of 3 heads of 4 columns, a gate each. */
     {{CALL_head_gate, .head_gate = {.m = 5, .n_heads = 3, .n = 4}}, 2 * (60 + 15), 2 * 60},
     {{CALL_head_gate_backward, .head_gate = {.m = 5, .n_heads = 3, .n = 4}}, 2 * (60 + 15 + 60), 2 * (60 + 15)},

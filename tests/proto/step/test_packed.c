@@ -30,6 +30,10 @@ static const char *const families[] = {
     GROUPED "'model_type': 'gemma3_text', 'sliding_window': 20, 'layer_types': ['sliding_attention', 'full_attention']",
     SIZES "'model_type': 'lfm2', 'num_key_value_heads': 2, 'norm_eps': 1e-5, 'max_position_embeddings': 128, "
           "'block_multiple_of': 4, 'conv_L_cache': 4, 'conv_bias': true, 'layer_types': ['conv', 'full_attention']",
+    SIZES
+    "'model_type': 'qwen3_5_text', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'head_dim': 8, "
+    "'full_attention_interval': 2, 'linear_num_key_heads': 1, 'linear_num_value_heads': 2, 'linear_key_head_dim': 4, "
+    "'linear_value_head_dim': 8",
     SIZES "'model_type': 'lfm3', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'pad_token_id': null, "
           "'sliding_window': 20, 'layer_types': ['full_attention', 'sliding_attention']",
     ENCODER "'model_type': 'bert', 'max_position_embeddings': 128",

@@ -108,7 +108,7 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2 lfm3; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
+        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
         "/fixtures/$f/config.json >$f.json; done",
         0);
@@ -239,6 +239,8 @@ const struct feature features[] = {
     {"embedding-map", "electra/config.json", MASKED, "--optimizer adamw"},
     {"lfm2-packed", "lfm2.json", PACKED, "--optimizer adamw"},
     {"head-gates", "lfm3.json", PACKED, "--optimizer adamw"},
+    {"delta", "qwen3_5_text.json", PACKED, "--optimizer adamw"},
+    {"gates", "qwen3_5_text.json", TEXT, HALF},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
@@ -298,6 +300,7 @@ static const struct {
     {"packed", "packed"},
     {"lfm2-packed", "packed"},
     {"head-gates", "packed"},
+    {"delta", "packed"},
     {"ghosts", "batch norms over 2"},
 };
 
