@@ -220,7 +220,7 @@ template <int ROWS> __device__ inline float go_on(go_room *room, float (&state)[
 }
 
 template <typename T, int ROWS>
-static __global__ void __launch_bounds__(SQUARE_THREADS, 1)
+static __global__ void __launch_bounds__(SQUARE_THREADS)
     delta_go_on(const gated_delta<T> d, T *y, float *states, uint32_t has_earlier)
 {
     __shared__ go_room room;
