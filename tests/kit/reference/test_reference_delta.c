@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS("")
-
 enum { CASES = 2, MOST = 2048 };
 
 /* The arrays of one case: as given, and to be written. */
