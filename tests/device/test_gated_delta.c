@@ -13,6 +13,7 @@ enum kind {
     REPEATED,  /* one token, which is written whole and never forgotten: beta 1, g 0 */
     FORGOTTEN, /* g is -50 */
     IN_TURN,   /* g is -50 and -0.05 in turn */
+    SLOW,      /* g is -0.05: a twentieth of a state is left behind a chunk of tokens */
 };
 
 /* Rows of a token; of just less than a chunk, of one, of just more, of several; documents that end within chunks, at
@@ -30,6 +31,7 @@ static const struct shape {
     {1, 65, 1, 1, 16, 16, 1, false, REPEATED},   {1, 140, 2, 2, 16, 16, 2, true, REPEATED},
     {1, 200, 2, 1, 16, 16, 2, false, FORGOTTEN}, {1, 200, 2, 2, 16, 20, 3, false, IN_TURN},
     {1, 70, 2, 1, 128, 128, 0, false, DRAWN},    {1, 129, 1, 1, 64, 33, 4, true, IN_TURN},
+    {1, 280, 3, 1, 16, 12, 0, false, SLOW},      {2, 150, 2, 2, 20, 16, 2, false, SLOW},
 };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
 
@@ -223,22 +225,27 @@ static void check_row(const struct call_test *text, const struct call_test *row)
     }
 }
 
-/* A text in calls that end at multiples of 64, and where it ends: as in one, which is as in a row. */
-TEST_EACH(calls_that_end_with_chunks_have_the_bits_of_one, 4 * NUMBER_TYPES)
+/* A text in calls that end at multiples of 64, and where it ends: as in one, which is as in a row. It goes on behind no
+ * token, or behind some. */
+TEST_EACH(calls_that_end_with_chunks_have_the_bits_of_one, 2 * 4 * NUMBER_TYPES)
 {
     static const size_t at_once[] = {64, 128, 192, TEXT};
-    const size_t n = at_once[_i / NUMBER_TYPES];
-    struct call_test all = text_of((enum number_type)(_i % NUMBER_TYPES), CALL_gated_delta, TEXT);
-    float state[STATE], whole[STATE];
+    const size_t n = at_once[_i / 2 / NUMBER_TYPES], begin = _i % 2 ? 37 : 0;
+    struct call_test all = text_of((enum number_type)(_i / 2 % NUMBER_TYPES), CALL_gated_delta, TEXT);
+    float earlier[STATE] = {0}, whole[STATE], state[STATE];
 
     call_make(&all);
     call_once(&all);
-    const struct call_test one = go_on(&all, 0, TEXT, whole);
-    check_row(&one, &all);
-    for (size_t first = 0; first < TEXT; first += n) {
-        const size_t end = first + n < TEXT ? first + n : TEXT;
+    if (begin > 0)
+        go_on(&all, 0, begin, earlier);
+    memcpy(whole, earlier, sizeof whole), memcpy(state, earlier, sizeof state);
+    const struct call_test one = go_on(&all, begin, TEXT - begin, whole);
+    if (begin == 0)
+        check_row(&one, &all);
+    for (size_t first = begin, end; first < TEXT; first = end) {
+        end = (first + n) / 64 * 64 < TEXT && n < TEXT ? (first + n) / 64 * 64 : TEXT;
         const struct call_test some = go_on(&all, first, end - first, state);
-        ck_assert_mem_eq(some.host.gated_delta.y, at(&one, one.host.gated_delta.y, first * VALUES),
+        ck_assert_mem_eq(some.host.gated_delta.y, at(&one, one.host.gated_delta.y, (first - begin) * VALUES),
                          (end - first) * VALUES * number_bytes(all.type));
     }
     ck_assert_mem_eq(state, whole, sizeof state);
