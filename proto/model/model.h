@@ -289,7 +289,8 @@ enum { MODEL_CODES = 1, MODEL_SAMPLES = 2, MODEL_ATTENDS = 4, MODEL_POOLS = 8 };
 unsigned model_approximates(const struct model *model);
 
 /* True if some block keeps of a text's tokens the last ones alone, or a state behind the last
- * (proto/operation/kind/short_conv.h, gated_delta.h): in generation a text then goes on after its last token, and runs again to go back to another. */
+ * (proto/operation/kind/short_conv.h, gated_delta.h): in generation a text then goes on after its last token, and runs
+ * again to go back to another. */
 bool model_has_tails(const struct model *model);
 
 /* True if some block keeps a state behind a text's tokens (proto/operation/kind/gated_delta.h). */

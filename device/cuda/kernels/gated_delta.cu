@@ -29,7 +29,7 @@ __device__ inline void multiply_keys(forward_room *room, const gated_delta<T> &d
         if (s * SIDE >= d.key_width)
             break;
         __syncthreads();
-        fetch_keys<P>(&room->keys, d, c, &room->rows, key_head, s);
+        fetch_raw_keys<P>(&room->keys, d, c, key_head, s);
         if (!c.is_first)
             P::store(&room->state, state[s]);
         __syncthreads();
@@ -52,8 +52,8 @@ __device__ inline void multiply_queries(forward_room *room, const gated_delta<T>
         if (s * SIDE >= d.key_width)
             break;
         __syncthreads();
-        fetch_keys<P>(&room->keys, d, c, &room->rows, key_head, s);
-        fetch_queries<P>(&room->queries, d, c, &room->rows, key_head, s);
+        fetch_raw_keys<P>(&room->keys, d, c, key_head, s);
+        fetch_raw_queries<P>(&room->queries, d, c, key_head, s);
         if (!c.is_first)
             P::store(&room->state, state[s]);
         __syncthreads();
@@ -92,6 +92,7 @@ __device__ inline void forward_chunk(forward_room *room, const gated_delta<T> &d
 
     load_rows(&room->rows, d, c, head);
     multiply_keys<T, STRIPS>(room, d, c, key_head, state, weights, of_state);
+    scale_rows<P>(of_state, room->rows.key);
     triangle_of<P>(weights, &room->rows);
     invert<P>(&room->solved, weights);
     solve(room, d, c, head, strip, of_state);
@@ -102,6 +103,7 @@ __device__ inline void forward_chunk(forward_room *room, const gated_delta<T> &d
     weights_of<P>(weights, &room->rows);
     __syncthreads();
     P::store(&room->keys, weights);
+    scale_rows<P>(of_state, room->rows.query);
     scale_rows<P>(of_state, room->rows.decay);
     __syncthreads();
     P::template multiply<false, false>(of_state, &room->keys, &room->solved);
@@ -220,7 +222,7 @@ template <int ROWS> __device__ inline float go_on(go_room *room, float (&state)[
 }
 
 template <typename T, int ROWS>
-static __global__ void __launch_bounds__(SQUARE_THREADS, 1)
+static __global__ void __launch_bounds__(SQUARE_THREADS)
     delta_go_on(const gated_delta<T> d, T *y, float *states, uint32_t has_earlier)
 {
     __shared__ go_room room;

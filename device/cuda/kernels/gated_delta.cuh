@@ -224,12 +224,16 @@ template <typename T> __device__ inline float squares_of(const gated_delta<T> &d
 template <typename T>
 __device__ inline void load_norms(chunk_rows *rows, const gated_delta<T> &d, const chunk &c, int key_head)
 {
-    for (int r = (int)threadIdx.x / WARP; r < c.n; r += SQUARE_THREADS / WARP) {
-        const T *const query = d.queries(d.qkv, c.at + r, 1, key_head, 0).first;
-        const float q = squares_of(d, query), k = squares_of(d, query + (size_t)d.n_key_heads * d.key_width);
+    for (int r = (int)threadIdx.x / WARP; r < SIDE; r += SQUARE_THREADS / WARP) {
+        float query = 0, key = 0; /* of rows beyond the last token */
 
+        if (r < c.n) {
+            const T *const from = d.queries(d.qkv, c.at + r, 1, key_head, 0).first;
+            query = d.query_scale / sqrtf(squares_of(d, from) + 1e-6f);
+            key = 1 / sqrtf(squares_of(d, from + (size_t)d.n_key_heads * d.key_width) + 1e-6f);
+        }
         if (lane_index() == 0)
-            rows->query[r] = d.query_scale / sqrtf(q + 1e-6f), rows->key[r] = 1 / sqrtf(k + 1e-6f);
+            rows->query[r] = query, rows->key[r] = key;
     }
 }
 
@@ -244,7 +248,21 @@ __device__ inline void load_rows(chunk_rows *rows, const gated_delta<T> &d, cons
     __syncthreads();
 }
 
-/* Strips of a chunk's normalised queries and keys, as factors. */
+/* Strips of a chunk's queries and keys, as factors, as they are: products of 16-bit numbers are exact, and are normalised
+ * after they have been summed. Where tokens repeat, an error of a key's square would grow with each. */
+template <typename P, typename T>
+__device__ inline void fetch_raw_queries(square *to, const gated_delta<T> &d, const chunk &c, int key_head, int strip)
+{
+    fetch<P>(to, d.queries(d.qkv, c.at, c.n, key_head, strip), unscaled);
+}
+
+template <typename P, typename T>
+__device__ inline void fetch_raw_keys(square *to, const gated_delta<T> &d, const chunk &c, int key_head, int strip)
+{
+    fetch<P>(to, d.keys(d.qkv, c.at, c.n, key_head, strip), unscaled);
+}
+
+/* The same, normalised. */
 template <typename P, typename T>
 __device__ inline void fetch_queries(square *to, const gated_delta<T> &d, const chunk &c, const chunk_rows *rows,
                                      int key_head, int strip)
@@ -267,7 +285,8 @@ template <typename P> __device__ inline void triangle_of(float (&pairs)[SUMS], c
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
         const int r = P::row(i), column = P::column(i);
-        pairs[i] = column < r ? rows->beta[r] * rows->between(r, column) * pairs[i] : 0;
+        pairs[i] =
+            column < r ? rows->beta[r] * rows->between(r, column) * (rows->key[r] * pairs[i] * rows->key[column]) : 0;
     }
 }
 
@@ -277,7 +296,7 @@ template <typename P> __device__ inline void weights_of(float (&pairs)[SUMS], co
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
         const int r = P::row(i), column = P::column(i);
-        pairs[i] = column <= r ? rows->between(r, column) * pairs[i] : 0;
+        pairs[i] = column <= r ? rows->between(r, column) * (rows->query[r] * pairs[i] * rows->key[column]) : 0;
     }
 }
 

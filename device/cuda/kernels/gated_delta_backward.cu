@@ -34,7 +34,7 @@ __device__ inline void multiply_keys(states_room *room, const gated_delta<T> &d,
         if (s * SIDE >= d.key_width)
             break;
         __syncthreads();
-        fetch_keys<P>(&room->keys, d, c, &room->rows, key_head, s);
+        fetch_raw_keys<P>(&room->keys, d, c, key_head, s);
         if (!c.is_last)
             P::store(&room->slope, slope[s]);
         __syncthreads();
@@ -46,13 +46,13 @@ __device__ inline void multiply_keys(states_room *room, const gated_delta<T> &d,
 
 /* Products of its queries with its keys. */
 template <typename P, typename T>
-__device__ inline void multiply_queries(square *queries, square *keys, const chunk_rows *rows, const gated_delta<T> &d,
-                                        const chunk &c, int key_head, float (&queries_keys)[SUMS])
+__device__ inline void multiply_queries(square *queries, square *keys, const gated_delta<T> &d, const chunk &c,
+                                        int key_head, float (&queries_keys)[SUMS])
 {
     for (int s = 0; s < d.key_strips(); s++) {
         __syncthreads();
-        fetch_keys<P>(keys, d, c, rows, key_head, s);
-        fetch_queries<P>(queries, d, c, rows, key_head, s);
+        fetch_raw_keys<P>(keys, d, c, key_head, s);
+        fetch_raw_queries<P>(queries, d, c, key_head, s);
         __syncthreads();
         P::template multiply<false, true>(queries_keys, queries, keys);
     }
@@ -123,11 +123,12 @@ __device__ inline void states_chunk(states_room *room, const gated_delta<T> &d, 
     multiply_keys<T, STRIPS>(room, d, c, head / d.group, slope, pairs, change);
     triangle_of<P>(pairs, &room->rows);
     invert<P>(&room->solved, pairs);
+    scale_rows<P>(change, room->rows.key);
     scale_rows<P>(change, room->rows.left);
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         pairs[i] = 0;
-    multiply_queries<P>(&room->queries, &room->keys, &room->rows, d, c, head / d.group, pairs);
+    multiply_queries<P>(&room->queries, &room->keys, d, c, head / d.group, pairs);
     weights_of<P>(pairs, &room->rows);
     solve_backward(room, d, c, head, strip, pairs, change);
     if (!c.is_first)
@@ -188,9 +189,9 @@ __device__ inline void multiply_states(chunks_room *room, const gated_delta<T> &
             d.state((const float *)d.scratch.states, c.row, c.token + c.n, head, s, strip);
 
         __syncthreads();
-        fetch_keys<P>(&room->keys, d, c, &room->rows, head / d.group, s);
+        fetch_raw_keys<P>(&room->keys, d, c, head / d.group, s);
         if (!c.is_first) {
-            fetch_queries<P>(&room->queries, d, c, &room->rows, head / d.group, s);
+            fetch_raw_queries<P>(&room->queries, d, c, head / d.group, s);
             fetch<P>(&room->state, state, unscaled);
         }
         if (!c.is_last)
@@ -213,6 +214,9 @@ __device__ inline void multiply_states(chunks_room *room, const gated_delta<T> &
         if (!c.is_last)
             P::template multiply<false, false>(keys_slope, &room->keys, &room->slope);
     }
+    scale_rows<P>(keys_state, room->rows.key);
+    scale_rows<P>(queries_state, room->rows.query);
+    scale_rows<P>(keys_slope, room->rows.key);
 }
 
 /* A strip of values: d, and what it gives to the gradients of the weights and of L. */
@@ -366,8 +370,8 @@ __device__ inline void chunk_gradients(chunks_room *room, const gated_delta<T> &
     load_rows(&room->rows, d, c, head);
     for (int s = 0; s < d.key_strips(); s++) {
         __syncthreads();
-        fetch_keys<P>(&room->keys, d, c, &room->rows, head / d.group, s);
-        fetch_queries<P>(&room->queries, d, c, &room->rows, head / d.group, s);
+        fetch_raw_keys<P>(&room->keys, d, c, head / d.group, s);
+        fetch_raw_queries<P>(&room->queries, d, c, head / d.group, s);
         __syncthreads();
         P::template multiply<false, true>(triangle, &room->keys, &room->keys);
         P::template multiply<false, true>(weights, &room->queries, &room->keys);

@@ -47,11 +47,12 @@ static void gated_delta_describe_scratch(struct call_work *out, struct device_ga
 
 static void gated_delta_describe_rows(struct call_work *out, struct device_gated_delta *op, unsigned use)
 {
-    const size_t tokens = op->n_rows * op->n_tokens;
+    const size_t tokens = op->n_rows * op->n_tokens, slots = device_gated_delta_slots(op->n_tokens);
 
     call_add_array(out, "positions", &op->positions, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(tokens));
-    call_add_array(out, "states", &op->states, CALL_FP32, use,
-                   call_all(op->n_rows * device_gated_delta_slots(op->n_tokens) * device_gated_delta_state(op)));
+    if (slots > 0)
+        call_add_array(out, "states", &op->states, CALL_FP32, use,
+                       call_all(op->n_rows * slots * device_gated_delta_state(op)));
 }
 
 static struct call_extent gated_delta_values(const struct device_gated_delta *op)
@@ -73,7 +74,7 @@ void device_gated_delta_backward_describe(struct call_work *out, struct device_g
 {
     const size_t tokens = op->n_rows * op->n_tokens;
     const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
-    const size_t n_sums = !!op->a_log_gradient + (size_t)!!op->dt_bias_gradient;
+    const size_t n_sums = !!op->a_log_gradient + (size_t) !!op->dt_bias_gradient;
 
     out->rate = CALL_RATE_ATTENTION_BACKWARD;
     out->n_launches = 3 + 2 * n_sums;

@@ -1,8 +1,10 @@
 /* A block of a short convolution and a gated delta rule: its tensors, the places of its states, and what a text keeps. */
+#include "proto/model/draw.h"
 #include "proto/operation/operation.h"
 #include "proto/plan/memory/layers.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -48,6 +50,23 @@ TEST(a_gated_delta_rule_has_two_vectors)
     ck_assert_str_eq(t[1].name, "mixer.dt_bias");
     ck_assert(t[0].rows == HEADS && t[0].columns == 0 && t[1].rows == HEADS && t[1].columns == 0);
     ck_assert(t[0].init == MODEL_INIT_LOG_UNIFORM && t[0].deviation == 16.0f && t[1].init == MODEL_INIT_ONE);
+}
+
+/* exp(A_log): 1000 uniform numbers from 0.01 to 16, whose mean's standard deviation is 16 / sqrt(12000). */
+TEST(a_fresh_rate_of_forgetting_is_uniform)
+{
+    const struct model_tensor t = {.init = MODEL_INIT_LOG_UNIFORM, .deviation = 16};
+    float drawn[1000];
+    double sum = 0, least = 16;
+
+    model_draw(drawn, &t, (struct random_key){{1, 2}}, 3, 0, COUNT(drawn));
+    for (size_t i = 0; i < COUNT(drawn); i++) {
+        const double rate = exp((double)drawn[i]);
+        ck_assert(rate > 0.00999 && rate < 16.001);
+        sum += rate, least = fmin(least, rate);
+    }
+    ck_assert_double_eq_tol(sum / COUNT(drawn), 8.005, 4 * 16 / sqrt(12.0 * COUNT(drawn)));
+    ck_assert_double_lt(least, 0.2);
 }
 
 /* The bytes of a schedule's workspace. */
