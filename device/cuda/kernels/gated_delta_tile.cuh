@@ -249,7 +249,7 @@ template <typename F> __device__ inline void each_four(F f)
 {
     const int first = (int)afresh(threadIdx.x);
 
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < SUMS / 4; i++) {
         const int at = i * SQUARE_THREADS + first;
         f(at / (SIDE / 4), at % (SIDE / 4) * 4, i);
