@@ -244,7 +244,7 @@ template <typename T> struct array_part {
 };
 
 /* f(row, column, which of the thread's) of packs of four numbers that the thread has of a square. Places are computed
- * each time: kept for all squares, they would take the registers of sums. */
+ * each time, and two packs are in flight: more would take the registers of sums. */
 template <typename F> __device__ inline void each_four(F f)
 {
     const int first = (int)afresh(threadIdx.x);
