@@ -184,8 +184,9 @@ static struct call_test text_of(enum number_type type, enum call_kind kind, size
                               .near = near};
 }
 
-/* Twice the rounding of values as they are stored. */
-static const double units[NUMBER_TYPES] = {[NUMBER_FP32] = 0, [NUMBER_BF16] = 0x1p-8, [NUMBER_FP16] = 0x1p-11};
+/* At most, of a number, a unit of its last place as it is stored: roundings of nearly the same number may lie so far
+ * apart. */
+static const double units[NUMBER_TYPES] = {[NUMBER_FP32] = 0, [NUMBER_BF16] = 0x1p-7, [NUMBER_FP16] = 0x1p-10};
 
 enum { TEXT = 203, COLUMNS = 2 * 20 + 2 * 12, VALUES = 2 * 12, GATES = 4, STATE = 2 * 20 * 12 };
 

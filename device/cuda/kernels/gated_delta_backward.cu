@@ -176,27 +176,40 @@ template <typename P> struct row_sums {
     float of[ROW_SUMS][P::ROWS], states;
 };
 
-/* Products along keys, with a strip of the states before and behind the chunk: of keys and queries with the one, of keys with
- * the other's gradient. */
+/* Products of keys and queries with a strip of the state before the chunk. */
 template <typename P, typename T>
-__device__ inline void multiply_states(chunks_room *room, const gated_delta<T> &d, const chunk &c, int head, int strip,
-                                       float (&keys_state)[SUMS], float (&queries_state)[SUMS],
-                                       float (&keys_slope)[SUMS], float *product)
+__device__ inline void multiply_state(chunks_room *room, const gated_delta<T> &d, const chunk &c, int head, int strip,
+                                      float (&keys_state)[SUMS], float (&queries_state)[SUMS])
 {
-    for (int s = 0; s < d.key_strips(); s++) {
-        const array_part<const float> state = d.state((const float *)d.states, c.row, c.token, head, s, strip);
+    for (int s = 0; s < d.key_strips() && !c.is_first; s++) {
+        head = (int)afresh((unsigned)head);
+        __syncthreads();
+        fetch_raw_keys<P>(&room->keys, d, c, head / d.group, s);
+        fetch_raw_queries<P>(&room->queries, d, c, head / d.group, s);
+        fetch<P>(&room->state, d.state((const float *)d.states, c.row, c.token, head, s, strip), unscaled);
+        __syncthreads();
+        P::template multiply<false, false>(keys_state, &room->keys, &room->state);
+        P::template multiply<false, false>(queries_state, &room->queries, &room->state);
+    }
+    scale_rows<P>(keys_state, room->rows.key);
+    scale_rows<P>(queries_state, room->rows.query);
+}
+
+/* Products of keys with the gradient of the state behind it; and of the two states, one by one. */
+template <typename P, typename T>
+__device__ inline void multiply_slope(chunks_room *room, const gated_delta<T> &d, const chunk &c, int head, int strip,
+                                      float (&keys_slope)[SUMS], float *product)
+{
+    for (int s = 0; s < d.key_strips() && !c.is_last; s++) {
+        head = (int)afresh((unsigned)head);
         const array_part<const float> slope =
             d.state((const float *)d.scratch.states, c.row, c.token + c.n, head, s, strip);
 
         __syncthreads();
         fetch_raw_keys<P>(&room->keys, d, c, head / d.group, s);
+        fetch<P>(&room->state, slope, unscaled);
         if (!c.is_first) {
-            fetch_raw_queries<P>(&room->queries, d, c, head / d.group, s);
-            fetch<P>(&room->state, state, unscaled);
-        }
-        if (!c.is_last)
-            fetch<P>(&room->slope, slope, unscaled);
-        if (!c.is_first && !c.is_last)
+            const array_part<const float> state = d.state((const float *)d.states, c.row, c.token, head, s, strip);
             each_four([&](int r, int column, int) {
                 float x[4], y[4];
 
@@ -206,16 +219,10 @@ __device__ inline void multiply_states(chunks_room *room, const gated_delta<T> &
                 for (int v = 0; v < 4; v++)
                     *product = fmaf(x[v], y[v], *product);
             });
-        __syncthreads();
-        if (!c.is_first) {
-            P::template multiply<false, false>(keys_state, &room->keys, &room->state);
-            P::template multiply<false, false>(queries_state, &room->queries, &room->state);
         }
-        if (!c.is_last)
-            P::template multiply<false, false>(keys_slope, &room->keys, &room->slope);
+        __syncthreads();
+        P::template multiply<false, false>(keys_slope, &room->keys, &room->state);
     }
-    scale_rows<P>(keys_state, room->rows.key);
-    scale_rows<P>(queries_state, room->rows.query);
     scale_rows<P>(keys_slope, room->rows.key);
 }
 
@@ -227,7 +234,9 @@ __device__ inline void chunk_strip(chunks_room *room, const gated_delta<T> &d, c
     float keys_state[SUMS] = {}, queries_state[SUMS] = {}, keys_slope[SUMS] = {}, x[SUMS], change[SUMS] = {};
     const chunk_rows *const rows = &room->rows;
 
-    multiply_states<P>(room, d, c, head, strip, keys_state, queries_state, keys_slope, &sums.states);
+    head =
+        (int)afresh((unsigned)head); /* addresses are computed here: before the loop they would take sums' registers */
+    multiply_state<P>(room, d, c, head, strip, keys_state, queries_state);
     __syncthreads();
     fetch<P>(&room->slope, d.values(d.qkv, c.at, c.n, head, strip), unscaled);
     fetch<P>(&room->state, d.outputs(d.y_gradient, c.at, c.n, head, strip), unscaled);
@@ -249,14 +258,16 @@ __device__ inline void chunk_strip(chunks_room *room, const gated_delta<T> &d, c
     P::store(&room->slope, change);
     P::read(x, &room->queries);
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-        sums.of[OF_CHANGES][P::own(i)] += change[i] * (rows->left[P::row(i)] * keys_slope[i]);
+    for (int i = 0; i < SUMS; i++)
         sums.of[OF_BETA][P::own(i)] += change[i] * x[i];
-    }
     __syncthreads();
     emit<P>(d.outputs(d.scratch.change, c.at, c.n, head, strip), change, &room->keys);
     P::template multiply<false, true>(weights_slope, &room->state, &room->slope);
     P::template multiply<false, true>(triangle_slope, &room->queries, &room->slope);
+    multiply_slope<P>(room, d, c, head, strip, keys_slope, &sums.states);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        sums.of[OF_CHANGES][P::own(i)] += change[i] * (rows->left[P::row(i)] * keys_slope[i]);
 }
 
 /* Gradients of the weights of d in y and of L times the decays, for the launch that follows; and the sums of their products
@@ -272,20 +283,25 @@ __device__ inline void finish_pairs(chunks_room *room, const gated_delta<T> &d, 
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
         const int r = P::row(i), column = P::column(i);
-        const size_t at = r * scores.stride + column;
         const bool counts = r < c.n && column <= r;
-        const float weight = counts ? weights_slope[i] * scores.first[at] : 0;
-        const float triangle = counts && column < r ? -triangle_slope[i] * solved.first[at] : 0;
-        const float decay = counts ? room->rows.between(r, column) : 0;
 
-        sums.of[OF_WEIGHTS][P::own(i)] += weight;
-        sums.of[OF_TRIANGLE][P::own(i)] += triangle;
-        products[i] = weight + triangle;
-        weights_slope[i] = counts ? weights_slope[i] * decay : 0;
-        triangle_slope[i] = counts && column < r ? -triangle_slope[i] * (room->rows.beta[r] * decay) : 0;
+        products[i] = counts ? weights_slope[i] * scores.first[r * scores.stride + column] : 0;
+        sums.of[OF_WEIGHTS][P::own(i)] += products[i];
+        weights_slope[i] = counts ? weights_slope[i] * room->rows.between(r, column) : 0;
+    }
+    __syncthreads(); /* one after the other, as registers are few */
+    emit<P>(scores, weights_slope, &room->keys);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) {
+        const int r = P::row(i), column = P::column(i);
+        const bool counts = r < c.n && column < r;
+        const float product = counts ? -triangle_slope[i] * solved.first[r * solved.stride + column] : 0;
+
+        products[i] += product;
+        sums.of[OF_TRIANGLE][P::own(i)] += product;
+        triangle_slope[i] = counts ? -triangle_slope[i] * (room->rows.beta[r] * room->rows.between(r, column)) : 0;
     }
     __syncthreads();
-    emit<P>(scores, weights_slope, &room->keys);
     emit<P>(solved, triangle_slope, &room->queries);
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
@@ -377,9 +393,9 @@ __device__ inline void chunk_gradients(chunks_room *room, const gated_delta<T> &
         P::template multiply<false, true>(weights, &room->queries, &room->keys);
     }
     weights_of<P>(weights, &room->rows);
-    triangle_of<P>(triangle, &room->rows);
     __syncthreads();
     emit<P>(d.pairs(d.scratch.scores, c.at, c.n, head), weights, &room->keys);
+    triangle_of<P>(triangle, &room->rows);
     emit<P>(d.pairs(d.scratch.solved, c.at, c.n, head), triangle, &room->queries);
     invert<P>(&room->solved, triangle);
 #pragma unroll

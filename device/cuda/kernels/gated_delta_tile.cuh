@@ -244,12 +244,12 @@ template <typename T> struct array_part {
 };
 
 /* f(row, column, which of the thread's) of packs of four numbers that the thread has of a square. Places are computed
- * each time: kept for all squares, they would take the registers of sums. */
+ * each time, and two packs are in flight: more would take the registers of sums. */
 template <typename F> __device__ inline void each_four(F f)
 {
     const int first = (int)afresh(threadIdx.x);
 
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < SUMS / 4; i++) {
         const int at = i * SQUARE_THREADS + first;
         f(at / (SIDE / 4), at % (SIDE / 4) * 4, i);
