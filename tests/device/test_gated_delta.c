@@ -37,11 +37,11 @@ enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
 
 /* Of the largest element. Rows of a chunk are sums over it, and states over all tokens before; backward has sums of
  * such sums. With a beta of 2 a state changes its sign with each token that repeats, and keeps the errors of all. On
- * CUDA's tensor cores a number is two of bf16, 16 bits, where values have 16 bits. */
+ * CUDA's tensor cores a number is two of bf16, 16 bits, where values have 16 bits: twice the error there, too. */
 static double near(const struct call_test *test, const char *output)
 {
     const struct device_gated_delta *op = &test->call.gated_delta;
-    const double least = backend_get()->cuda && test->type != NUMBER_FP32 ? 0x1p-15 : 0;
+    const double least = backend_get()->cuda && test->type != NUMBER_FP32 ? op->doubled ? 0x1p-14 : 0x1p-15 : 0;
     const size_t met = op->doubled || op->n_tokens < 64 ? op->n_tokens : 64;
     const double n = (double)(met + op->key_width);
 
@@ -103,6 +103,13 @@ static void prepare(struct call_test *test)
         make_gates(test, s->kind);
 }
 
+/* The simulated device, which is slow, takes each shape in one type, and tokens that repeat in all. */
+static bool case_suits(int i)
+{
+    return !backend_get()->simulated || shapes[i / NUMBER_TYPES].kind == REPEATED ||
+           i % NUMBER_TYPES == i / NUMBER_TYPES % NUMBER_TYPES;
+}
+
 /* The states that backward reads, as the device's own forward pass leaves them. */
 static void run_forward(struct mirror *at, struct call *call, const struct call_test *test)
 {
@@ -135,7 +142,7 @@ static struct call_test make(enum call_kind kind, int i)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-TEST_EACH(the_gated_delta_rule_is_the_recurrence, N_CASES)
+TEST_EACH_IF(the_gated_delta_rule_is_the_recurrence, N_CASES, case_suits(_i))
 {
     struct call_test test = make(CALL_gated_delta, _i);
 
@@ -143,7 +150,7 @@ TEST_EACH(the_gated_delta_rule_is_the_recurrence, N_CASES)
 }
 
 /* With the gradients of a_log and dt_bias, with one of them, with none. */
-TEST_EACH(the_gradient_of_the_gated_delta_rule_is_the_recurrences, N_CASES)
+TEST_EACH_IF(the_gradient_of_the_gated_delta_rule_is_the_recurrences, N_CASES, case_suits(_i))
 {
     struct call_test test = make(CALL_gated_delta_backward, _i);
 

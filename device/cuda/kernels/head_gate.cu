@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) head_gate_rows(const gate_
     const group team(op.lanes);
 
     for (unsigned i = team.first() + team.own(); i < op.m; i += team.all()) {
-        const float opened = sigmoid(to_float(op.gate[i]));
+        const float opened = sigmoid(load<1>(op.gate + i)[0]);
         const size_t row = (size_t)i * op.n;
 
         for (unsigned j = team.thread() * V; j < op.n; j += team.n_threads() * V) {
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) head_gate_gradient(const g
     for (unsigned first = team.first(); first < op.m; first += team.all()) {
         const unsigned i = first + team.own(), n = i < op.m ? op.n : 0;
         const size_t row = (size_t)i * op.n;
-        const float opened = n > 0 ? sigmoid(to_float(op.gate[i])) : 0;
+        const float opened = n > 0 ? sigmoid(load<1>(op.gate + i)[0]) : 0;
         float sum[1] = {};
 
         for (unsigned j = team.thread() * V; j < n; j += team.n_threads() * V) {

@@ -9,7 +9,7 @@
 SUITE_LABELS(cuda)
 
 static const char *const targets[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100"};
-enum { N_TARGETS = COUNT(targets), ROOM = 1 << 20 /* of each array */, SKEW = 4 /* bytes, which no pack fits */ };
+enum { N_TARGETS = COUNT(targets), ROOM = 1 << 19 /* of each array */, SKEW = 4 /* bytes, which no pack fits */ };
 
 #define ROWS  .m = 6, .n = 768
 #define THIN  .m = 6, .n = 33
