@@ -34,7 +34,6 @@ const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa)
     case OPTIMIZER_ISA_V4:
         return has_v4 ? &optimizer_kernel_v4 : NULL;
     }
-    assert(false); /* no such path */
     return NULL;
 }
 
@@ -55,13 +54,11 @@ struct call {
 /* divisor: as in optimizer_update. */
 static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t t, bool decays, double divisor)
 {
-    const double weight_decay = decays ? hp->weight_decay : 0;
-
     assert(t > 0);
     if (hp->sgd)
         return (struct optimizer_constants){.c1 = (float)(1 - hp->momentum),
                                             .step_size = (float)(hp->lr / divisor),
-                                            .decay = (float)weight_decay,
+                                            .decay = (float)(decays ? hp->weight_decay : 0),
                                             .momentum = (float)hp->momentum,
                                             .nesterov = hp->nesterov};
     return (struct optimizer_constants){
@@ -70,7 +67,7 @@ static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t 
         .step_size = (float)(hp->lr / (1 - pow(hp->beta1, (double)t)) / divisor),
         .root_scale = (float)(1 / sqrt(1 - pow(hp->beta2, (double)t))),
         .epsilon = (float)hp->epsilon,
-        .decay = (float)(hp->lr * weight_decay),
+        .decay = (float)(decays ? hp->lr * hp->weight_decay : 0),
     };
 }
 

@@ -1,42 +1,7 @@
 /* device/cuda/kernels/elementwise.cu - biases, activations, gates, dropout: each element read and written once. */
 #include "device/cuda/kernels/dropout.cuh"
+#include "device/cuda/kernels/over_rows.cuh"
 #include "device/cuda/kernels/sum_rows.cuh"
-
-/* f loads one pack's operands and stores the pack's results; all loads of a thread come first. */
-template <int V, typename F> static __global__ void over_rows(F f, size_t m, size_t n)
-{
-    const size_t first = ((size_t)blockIdx.x * blockDim.x * PACKS + threadIdx.x) * V, step = (size_t)blockDim.x * V;
-
-    for (size_t row = blockIdx.y; row < m; row += gridDim.y) {
-        typename F::operands held[PACKS];
-
-#pragma unroll
-        for (int k = 0; k < PACKS; k++)
-            if (first + k * step < n)
-                held[k] = f.load_at(row, first + k * step);
-#pragma unroll
-        for (int k = 0; k < PACKS; k++)
-            if (first + k * step < n)
-                f.store_at(held[k], row, first + k * step);
-    }
-}
-
-template <int V, typename F> static cudaError_t run(const struct cuda_queue *q, F f, size_t m, size_t n)
-{
-    if (m == 0 || n == 0)
-        return cudaSuccess;
-    const struct row_grid over = rows_over(q, m, n, V);
-
-    return launch(over_rows<V, F>, over.grid, over.threads, 0, q->stream, f, m, n);
-}
-
-/* F<T, V> with whole packs if all views have them. */
-template <typename T, template <typename, int> class F>
-static cudaError_t run_either(const struct cuda_queue *q, bool is_whole, const F<T, whole<T>::V> &whole_packs,
-                              const F<T, 1> &elements, size_t m, size_t n)
-{
-    return is_whole ? run<whole<T>::V>(q, whole_packs, m, n) : run<1>(q, elements, m, n);
-}
 
 /* ---- bias: 2 values per element ---- */
 
@@ -530,96 +495,6 @@ cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op)
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op)
 {
     return TYPED(q, glu_either)(q, op, true);
-}
-
-/* ---- columns in another order: 2 values per element ---- */
-
-template <typename T, int V> struct regrouped {
-    T *y;
-    const T *x;
-    size_t n_groups, n_parts, n; /* columns of a piece */
-
-    typedef pack<T, V> operands;
-
-    __device__ operands load_at(size_t row, size_t column) const
-    {
-        const size_t piece = column / n, part = piece / n_groups, group = piece % n_groups;
-
-        return load<V>(x + (row * n_groups * n_parts + group * n_parts + part) * n + column % n);
-    }
-
-    __device__ void store_at(const operands &held, size_t row, size_t column) const
-    {
-        store(y + row * n_groups * n_parts * n + column, held);
-    }
-};
-
-template <typename T> static cudaError_t regroup(const struct cuda_queue *q, const struct device_regroup *op)
-{
-    const regrouped<T, whole<T>::V> packs = {(T *)op->y, (const T *)op->x, op->n_groups, op->n_parts, op->n};
-    const regrouped<T, 1> elements = {packs.y, packs.x, op->n_groups, op->n_parts, op->n};
-    const bool are_whole = is_whole(packs.y, op->n) && is_whole(packs.x, op->n);
-
-    return run_either<T, regrouped>(q, are_whole, packs, elements, op->m, op->n_groups * op->n_parts * op->n);
-}
-
-cudaError_t cuda_regroup(const struct cuda_queue *q, const struct device_regroup *op)
-{
-    return TYPED(q, regroup)(q, op);
-}
-
-template <typename T, int V> struct split_rows {
-    T *x, *y, *gates;
-    size_t n, n_pairs, n_rest; /* columns of a query, of all pairs, of the rest */
-    bool joins;
-
-    typedef pack<T, V> operands;
-
-    /* Where this column of x lies apart. */
-    __device__ T *apart(size_t row, size_t column) const
-    {
-        const size_t head = column / (2 * n), j = column % (2 * n), n_queries = n_pairs / 2;
-
-        if (column >= n_pairs)
-            return y + row * (n_queries + n_rest) + n_queries + (column - n_pairs);
-        return j < n ? y + row * (n_queries + n_rest) + head * n + j : gates + row * n_queries + head * n + (j - n);
-    }
-
-    __device__ T *together(size_t row, size_t column) const
-    {
-        return x + row * (n_pairs + n_rest) + column;
-    }
-
-    __device__ operands load_at(size_t row, size_t column) const
-    {
-        return load<V>(joins ? apart(row, column) : together(row, column));
-    }
-
-    __device__ void store_at(const operands &held, size_t row, size_t column) const
-    {
-        store(joins ? together(row, column) : apart(row, column), held);
-    }
-};
-
-template <typename T> static cudaError_t split(const struct cuda_queue *q, const struct device_split *op, bool joins)
-{
-    const size_t n_pairs = 2 * op->n_heads * op->n;
-    const split_rows<T, whole<T>::V> packs = {(T *)op->x, (T *)op->y, (T *)op->gates, op->n,
-                                              n_pairs,    op->n_rest, joins};
-    const split_rows<T, 1> elements = {packs.x, packs.y, packs.gates, op->n, n_pairs, op->n_rest, joins};
-    const bool are_whole = is_whole(packs.x, op->n) && is_whole(packs.y, op->n_rest) && is_whole(packs.gates, op->n);
-
-    return run_either<T, split_rows>(q, are_whole, packs, elements, op->m, n_pairs + op->n_rest);
-}
-
-cudaError_t cuda_split(const struct cuda_queue *q, const struct device_split *op)
-{
-    return TYPED(q, split)(q, op, false);
-}
-
-cudaError_t cuda_join(const struct cuda_queue *q, const struct device_split *op)
-{
-    return TYPED(q, split)(q, op, true);
 }
 
 /* ---- dropout: 2 or 3 values per element, and a quarter of a Philox block ---- */
