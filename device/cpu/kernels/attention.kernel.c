@@ -31,20 +31,6 @@ static void find_bias(struct head *head, unsigned thread)
         head->bias[i] = op->bias[device_bucket(&op->buckets, i) * op->n_heads + head->index] / op->scale;
 }
 
-/* to (padded, TILE) = transpose of from (TILE, padded). */
-static void transpose(const struct head *head, float *to, const float *from)
-{
-    for (size_t i = 0; i < TILE; i += 4)
-        for (size_t d = 0; d < head->padded; d += VECTOR) {
-            vec row[4];
-            for (size_t r = 0; r < 4; r++)
-                row[r] = vec_load(from + (i + r) * head->padded + d);
-            vec_transpose(row);
-            for (size_t j = 0; j < VECTOR; j++) /* column d + j of four rows */
-                memcpy(to + (d + j) * TILE + i, (const float *)&row[j % 4] + j / 4 * 4, 4 * sizeof *to);
-        }
-}
-
 /* Scores of one tile, from packed q (n, padded) and k transposed. */
 static void tile_scores(const struct head *head, float *scores, const float *q, const float *transposed, size_t n,
                         bool diagonal)
@@ -256,7 +242,7 @@ static void forward_head(const struct head *head)
     for (size_t key = 0; key < head->n_keys; key += TILE) {
         const size_t n = size_smaller(TILE, head->n_keys - key);
         pack_tile(head, at.out, head->k + key * head->kv_stride, head->kv_stride, n);
-        transpose(head, at.transposed + key * head->padded, at.out);
+        product_transpose(at.transposed + key * head->padded, TILE, at.out, head->padded, TILE, TILE);
         pack(head, at.v + key * head->padded, head->v + key * head->kv_stride, head->kv_stride, n);
     }
     for (size_t query = 0; query < head->n_tokens; query += TILE)
@@ -427,9 +413,9 @@ static void backward_keys(const struct head *head, const struct backward *at, si
 
     pack_tile(head, at->room, head->v + key * head->kv_stride, head->kv_stride,
               n); /* room is unused until the first tile of queries */
-    transpose(head, at->v_transposed, at->room);
+    product_transpose(at->v_transposed, TILE, at->room, head->padded, TILE, TILE);
     pack_tile(head, at->k, head->k + key * head->kv_stride, head->kv_stride, n);
-    transpose(head, at->k_transposed, at->k);
+    product_transpose(at->k_transposed, TILE, at->k, head->padded, TILE, TILE);
     if (key < head->n_counted)
         for (size_t query = queries_begin(head, key); query < end; query += TILE)
             backward_tile(head, at, query, key);

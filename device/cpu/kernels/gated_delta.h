@@ -200,20 +200,6 @@ static inline void delta_load_normal(const struct delta_head *head, struct delta
     delta_normalise(q, head->k, c->n, c->of_q, 1 / sqrt((double)head->op->key_width));
 }
 
-/* to (columns, stride) = transpose of from (n, columns); zeros from row n to the next whole vector. */
-static inline void delta_transpose(float *to, size_t stride, const float *from, size_t columns, size_t n)
-{
-    for (size_t i = 0; i < delta_round(n); i += 4)
-        for (size_t d = 0; d < columns; d += VECTOR) {
-            vec row[4];
-            for (size_t r = 0; r < 4; r++)
-                row[r] = i + r < n ? vec_load(from + (i + r) * columns + d) : (vec){0};
-            vec_transpose(row);
-            for (size_t j = 0; j < VECTOR; j++)
-                memcpy(to + (d + j) * stride + i, (const float *)&row[j % 4] + j / 4 * 4, 4 * sizeof *to);
-        }
-}
-
 /* squares (n, CHUNK) = a (n, depth) times the transpose of (n, depth), up to the diagonal. */
 static inline void delta_meet(float *squares, const float *a, const float *transposed, size_t depth, size_t n)
 {

@@ -73,7 +73,7 @@ static void forward_chunk(const struct delta_head *head, const struct forward *a
 
     delta_gates(head, &c);
     delta_load_normal(head, &c, at->k, at->q);
-    delta_transpose(at->transposed, CHUNK, at->k, head->k, n);
+    product_transpose(at->transposed, CHUNK, at->k, head->k, n, delta_round(n));
     delta_decays(&c, at->decays);
     forward_solve(head, at, &c);
     forward_read(head, at, &c);

@@ -78,7 +78,7 @@ static void backward_again(const struct delta_head *head, const struct backward 
     delta_meet(at->written, at->k, at->transposed, head->k, c->n);
     delta_lower(c, at->written, at->decays);
     delta_solve(at->written, at->d, c->n, head->v);
-    delta_transpose(at->d_transposed, CHUNK, at->d, head->v, c->n);
+    product_transpose(at->d_transposed, CHUNK, at->d, head->v, c->n, delta_round(c->n));
     delta_meet(at->read, at->q, at->transposed, head->k, c->n);
     delta_fade(at->read, at->decays, c->n);
 }
@@ -250,11 +250,11 @@ static void backward_head(const struct delta_head *head, const struct backward *
     delta_mix(at->q_gradient, at->read_gradient, at->k, c->n, head->k, true, false);
     delta_mix(at->k_gradient, at->read_gradient, at->q, c->n, head->k, true, true);
     backward_beta(head, at, c, &gates);
-    delta_transpose(at->turned, head->k, gradient, head->v, head->k);
+    product_transpose(at->turned, head->k, gradient, head->v, head->k, delta_round(head->k));
     backward_state(head, at, c, at->d, c->left, 1, NULL, at->k_gradient, NULL);
     for (size_t i = 0; i < c->n; i++)
         delta_scale(at->d_gradient + i * head->v, head->v, c->beta[i]);
-    delta_transpose(at->turned, head->k, at->state, head->v, head->k);
+    product_transpose(at->turned, head->k, at->state, head->v, head->k, delta_round(head->k));
     backward_state(head, at, c, at->y_gradient, c->kept, 1, at->q, at->q_gradient, gates.sum);
     backward_state(head, at, c, at->d_gradient, c->kept, -1, at->k, at->k_gradient, gates.sum);
     backward_before(head, at, c, gradient, &gates);
@@ -294,7 +294,7 @@ static void backward_document(const struct device_gated_delta *op, size_t index,
         struct delta_chunk c = {.first = first + i, .n = size_smaller(CHUNK, n - i)};
 
         delta_load_normal(&key_head, &c, at.k, at.q);
-        delta_transpose(at.transposed, CHUNK, at.k, key_head.k, c.n);
+        product_transpose(at.transposed, CHUNK, at.k, key_head.k, c.n, delta_round(c.n));
         memset(at.k_gradient, 0, c.n * key_head.k * sizeof *at.k_gradient);
         memset(at.q_gradient, 0, c.n * key_head.k * sizeof *at.q_gradient);
         for (size_t h = 0; h < group; h++) {

@@ -9,6 +9,7 @@
 #include "device/cpu/kernels/value.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 enum {
     PRODUCT_ROWS = 6,
@@ -135,6 +136,22 @@ static inline void product(const struct product *op)
             product_rows(op, 1, row, n, from, to);
         }
     }
+}
+
+/* A factor that products read by columns: to (columns, stride) = transpose of from (n, columns), with zeros in the place
+ * of rows n .. padded-1. columns: whole vectors; padded: a multiple of 4. */
+static inline void product_transpose(float *to, size_t stride, const float *from, size_t columns, size_t n,
+                                     size_t padded)
+{
+    for (size_t i = 0; i < padded; i += 4)
+        for (size_t d = 0; d < columns; d += VECTOR) {
+            vec row[4];
+            for (size_t r = 0; r < 4; r++)
+                row[r] = i + r < n ? vec_load(from + (i + r) * columns + d) : (vec){0};
+            vec_transpose(row);
+            for (size_t j = 0; j < VECTOR; j++) /* column d + j of four rows */
+                memcpy(to + (d + j) * stride + i, (const float *)&row[j % 4] + j / 4 * 4, 4 * sizeof *to);
+        }
 }
 
 #endif

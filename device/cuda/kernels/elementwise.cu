@@ -1,5 +1,6 @@
 /* device/cuda/kernels/elementwise.cu - biases, activations, gates, dropout: each element read and written once. */
 #include "device/cuda/kernels/dropout.cuh"
+#include "device/cuda/kernels/exponential.cuh"
 #include "device/cuda/kernels/over_rows.cuh"
 #include "device/cuda/kernels/sum_rows.cuh"
 
@@ -77,12 +78,6 @@ static __device__ inline float normal(float x, float *density)
     return x < 0 ? p : 1 - p;
 }
 
-/* x * sigmoid(x). Elfwing, Uchibe & Doya, arXiv:1702.03118. This is exp(-x), kept finite, as above. */
-static __device__ inline float silu_exponential(float x)
-{
-    return exp2f(fminf(120, x * -1.44269504f));
-}
-
 /* exp(-1.702 x), kept finite, for x * sigmoid(1.702 x). */
 static __device__ inline float gelu_quick_exponential(float x)
 {
@@ -98,7 +93,7 @@ template <enum model_activation A> static __device__ inline float activation(flo
     if (A == MODEL_GELU)
         return x * normal(x, &density);
     if (A == MODEL_SILU)
-        return __fdividef(x, 1 + silu_exponential(x));
+        return __fdividef(x, 1 + exponential_of_minus(x));
     if (A == MODEL_GELU_QUICK)
         return __fdividef(x, 1 + gelu_quick_exponential(x));
     if (A == MODEL_TANH)
@@ -106,8 +101,8 @@ template <enum model_activation A> static __device__ inline float activation(flo
     if (A == MODEL_RELU2)
         return x < 0 ? 0 : x * x;
     if (A == MODEL_SIGMOID)
-        return x != x ? x : __fdividef(1, 1 + silu_exponential(x)); /* a NaN stays */
-    return x < 0 ? 0 : x;                                           /* a NaN stays */
+        return x != x ? x : __fdividef(1, 1 + exponential_of_minus(x)); /* a NaN stays */
+    return x < 0 ? 0 : x;                                               /* a NaN stays */
 }
 
 template <enum model_activation A> static __device__ inline float activation_gradient(float x)
@@ -123,11 +118,11 @@ template <enum model_activation A> static __device__ inline float activation_gra
         return integral + x * density;
     }
     if (A == MODEL_SILU) {
-        const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
+        const float e = exponential_of_minus(x), s = __fdividef(1, 1 + e);
         return s + x * s * (e * s);
     }
     if (A == MODEL_SIGMOID) {
-        const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
+        const float e = exponential_of_minus(x), s = __fdividef(1, 1 + e);
         return x != x ? x : s * (e * s);
     }
     if (A == MODEL_GELU_QUICK) {

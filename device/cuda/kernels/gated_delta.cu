@@ -15,14 +15,15 @@ struct forward_room {
     chunk_rows rows;
 };
 
-/* Products of the chunk's keys with keys, and with the state, if there is one. Two sums at a time leave a thread enough
- * registers for the state. */
-template <typename T, int STRIPS>
-__device__ inline void multiply_keys(forward_room *room, const gated_delta<T> &d, const chunk &c, int key_head,
-                                     const float (&state)[STRIPS][SUMS], float (&keys_keys)[SUMS],
-                                     float (&keys_state)[SUMS])
+/* Products of the chunk's keys, or queries, with its keys, and with the state, if there is one. Two sums at a time leave a
+ * thread enough registers for the state. */
+template <bool OF_QUERIES, typename T, int STRIPS>
+__device__ inline void multiply_rows(forward_room *room, const gated_delta<T> &d, const chunk &c, int key_head,
+                                     const float (&state)[STRIPS][SUMS], float (&rows_keys)[SUMS],
+                                     float (&rows_state)[SUMS])
 {
     typedef precision<T> P;
+    const square *const rows = OF_QUERIES ? &room->queries : &room->keys;
 
 #pragma unroll
     for (int s = 0; s < STRIPS; s++) {
@@ -30,36 +31,14 @@ __device__ inline void multiply_keys(forward_room *room, const gated_delta<T> &d
             break;
         __syncthreads();
         fetch_raw_keys<P>(&room->keys, d, c, key_head, s);
+        if (OF_QUERIES)
+            fetch_raw_queries<P>(&room->queries, d, c, key_head, s);
         if (!c.is_first)
             P::store(&room->state, state[s]);
         __syncthreads();
-        P::template multiply<false, true>(keys_keys, &room->keys, &room->keys);
+        P::template multiply<false, true>(rows_keys, rows, &room->keys);
         if (!c.is_first)
-            P::template multiply<false, false>(keys_state, &room->keys, &room->state);
-    }
-}
-
-/* The same of its queries. */
-template <typename T, int STRIPS>
-__device__ inline void multiply_queries(forward_room *room, const gated_delta<T> &d, const chunk &c, int key_head,
-                                        const float (&state)[STRIPS][SUMS], float (&queries_keys)[SUMS],
-                                        float (&queries_state)[SUMS])
-{
-    typedef precision<T> P;
-
-#pragma unroll
-    for (int s = 0; s < STRIPS; s++) {
-        if (s * SIDE >= d.key_width)
-            break;
-        __syncthreads();
-        fetch_raw_keys<P>(&room->keys, d, c, key_head, s);
-        fetch_raw_queries<P>(&room->queries, d, c, key_head, s);
-        if (!c.is_first)
-            P::store(&room->state, state[s]);
-        __syncthreads();
-        P::template multiply<false, true>(queries_keys, &room->queries, &room->keys);
-        if (!c.is_first)
-            P::template multiply<false, false>(queries_state, &room->queries, &room->state);
+            P::template multiply<false, false>(rows_state, rows, &room->state);
     }
 }
 
@@ -91,7 +70,7 @@ __device__ inline void forward_chunk(forward_room *room, const gated_delta<T> &d
     const int key_head = head / d.group;
 
     load_rows(&room->rows, d, c, head);
-    multiply_keys<T, STRIPS>(room, d, c, key_head, state, weights, of_state);
+    multiply_rows<false, T, STRIPS>(room, d, c, key_head, state, weights, of_state);
     scale_rows<P>(of_state, room->rows.key);
     triangle_of<P>(weights, &room->rows);
     invert<P>(&room->solved, weights);
@@ -99,7 +78,7 @@ __device__ inline void forward_chunk(forward_room *room, const gated_delta<T> &d
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         weights[i] = of_state[i] = 0;
-    multiply_queries<T, STRIPS>(room, d, c, key_head, state, weights, of_state);
+    multiply_rows<true, T, STRIPS>(room, d, c, key_head, state, weights, of_state);
     weights_of<P>(weights, &room->rows);
     __syncthreads();
     P::store(&room->keys, weights);

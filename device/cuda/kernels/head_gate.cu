@@ -2,11 +2,12 @@
  *
  * A head has a group of lanes, as in norms of heads, so that a warp has several heads and meets at no barrier: the sum
  * over a head's columns, which is its gate's gradient, is the lanes'. Forward and backward move each value once. */
+#include "device/cuda/kernels/exponential.cuh"
 #include "device/cuda/kernels/teams.cuh"
 
 static __device__ inline float sigmoid(float x)
 {
-    return x != x ? x : __fdividef(1, 1 + exp2f(fminf(120, x * -1.442695041f))); /* a NaN stays */
+    return x != x ? x : __fdividef(1, 1 + exponential_of_minus(x)); /* a NaN stays */
 }
 
 template <typename T> struct gate_arrays {

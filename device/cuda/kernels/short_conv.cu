@@ -5,6 +5,7 @@
  * those of sum_rows.cuh, tap by tap; their order depends on the shape and the device alone.
  *
  * A tap that reaches before its document is left out, not multiplied by zero: what lies there may be infinite. */
+#include "device/cuda/kernels/exponential.cuh"
 #include "device/cuda/kernels/sum_rows.cuh"
 
 template <typename T> struct short_conv {
@@ -87,20 +88,14 @@ template <typename T> struct short_conv {
         } else {
 #pragma unroll
             for (int v = 0; v < V; v++)
-                result[v] = silu ? __fdividef(sum[v], 1 + exponential(sum[v])) : sum[v];
+                result[v] = silu ? __fdividef(sum[v], 1 + exponential_of_minus(sum[v])) : sum[v];
         }
         store(y + i * n + column, result);
     }
 
-    /* exp(-x), kept finite. */
-    static __device__ inline float exponential(float x)
-    {
-        return exp2f(fminf(120, x * -1.44269504f));
-    }
-
     static __device__ inline float slope(float x)
     {
-        const float e = exponential(x), s = __fdividef(1, 1 + e);
+        const float e = exponential_of_minus(x), s = __fdividef(1, 1 + e);
 
         return s + x * s * (e * s);
     }
