@@ -6,7 +6,7 @@ set -euo pipefail
 
 names=(float64 check_types check_coded check_fp8 check_saved check_passed check_nets check_adapters check_gguf spelled_numbers
     side_tokens family_tokens templates named_templates conversations draw_keys draw_adapters tokens_real masked classify tune
-    tune_preferences own_loss families distribution decoders encoders)
+    tune_preferences own_loss families family_steps distribution decoders encoders)
 usage() {
     cat <<END
 usage: tools/oracle.sh [--full] [--again] [--python PYTHON] [--llama DIR] [--list] [NAME...]
@@ -119,6 +119,7 @@ run() {
     classify) script classify --bin "$PWD/build/bin" --seeds 3 --rows 480 ;;
     own_loss) own_loss ;;
     families) script families --defaults && script families --draws "$(few 2 40)" ;;
+    family_steps) script family_steps --draws "$(few 1 6)" ;;
     distribution)
         if [ $scope = few ]; then
             drawn "1 20" 1 4 gpt2

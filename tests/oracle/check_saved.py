@@ -61,7 +61,13 @@ def load(folder, may_hold_more=False):
     return model.eval()
 
 
-RENAMED = {"embed_out.weight": "lm_head.weight"}  # GPT-NeoX's files have a name that transformers 5 gave up
+RENAMED = {"embed_out.weight": "lm_head.weight",  # GPT-NeoX's files have a name that transformers 5 gave up
+           "self_attn.gate_proj.weight": "self_attn.g_proj.weight"}  # and LFM3's one that it has in files alone
+
+
+def in_memory(name):
+    old = next((old for old in RENAMED if name.endswith(old)), None)
+    return name if old is None else name.removesuffix(old) + RENAMED[old]
 
 
 def stored(folder):
@@ -70,7 +76,7 @@ def stored(folder):
         if os.path.basename(path) == "optimizer.safetensors":
             continue
         with safe_open(path, "pt") as f:
-            tensors.update({RENAMED.get(name, name): f.get_tensor(name) for name in f.keys()})
+            tensors.update({in_memory(name): f.get_tensor(name) for name in f.keys()})
     return tensors
 
 
