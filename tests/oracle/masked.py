@@ -14,15 +14,16 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
 from programs import BIN, eps
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 VOCABULARY, SEQ, BATCH, N_TOKENS = 410, 24, 8, 1000
-# Classes, the row of position 0, and of the tokenizer the number of ids, the special ones and the mask token.
+# Classes, the row of position 0, and of the tokenizer the number of ids, the special ones and the mask token. RoBERTa's
+# class names <pad> and <unk>, which the file does not call special.
 FAMILIES = {"bert": (BertConfig, BertForMaskedLM, 0, 327, {0, 1, 2, 3, 4}, 4),
-            "roberta": (RobertaConfig, RobertaForMaskedLM, 2, 401, {0, 2, 400}, 400)}
+            "roberta": (RobertaConfig, RobertaForMaskedLM, 2, 401, {0, 1, 2, 3, 400}, 400)}
 SITE = 9  # enum random_site
 WORD = 0xFFFFFFFF
 
@@ -91,6 +92,7 @@ def check(family):
         attention_probs_dropout_prob=0.0)).eval()
     model.save_pretrained(family)
     shutil.copy(ROOT / "tests" / "fixtures" / "tokenizers" / f"{family}.json", f"{family}/tokenizer.json")
+    assert set(AutoTokenizer.from_pretrained(family).all_special_ids) == FAMILIES[family][4]
     model = model.double()
     stream = np.random.default_rng(2).integers(0, VOCABULARY, N_TOKENS).astype("<u2")
     stream.tofile("ids.bin")

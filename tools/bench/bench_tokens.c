@@ -182,26 +182,28 @@ static double run_stream(struct client_tokens *out, struct client_tokenizer *t, 
     return bench_tokens_now() - since;
 }
 
-/* The stream's ids are those of the texts, each between what the tokenizer puts before and after it. */
-static void check_stream(const struct client_tokens *stream, const struct work *work, const struct client_tokenizer *t)
+/* The stream's ids are those of the texts, each whole between what the tokenizer puts before and after it: a text that
+ * spells that itself gets no second one. */
+static void check_stream(const struct client_tokens *stream, const struct work *work, struct client_tokenizer *t)
 {
-    size_t n_begins, n_ends, at = 0;
-    const uint32_t *begins = client_tokenizer_begins(t, &n_begins), *ends = client_tokenizer_ends(t, &n_ends);
+    struct client_tokens want = {0};
+    size_t at = 0, used;
 
-    for (size_t i = 0; i < work->n; i++) {
-        const struct client_tokens *tokens = &work->texts[i].tokens;
-        const struct {
-            const uint32_t *ids;
-            size_t n;
-        } parts[] = {{begins, n_begins}, {tokens->ids, tokens->n}, {ends, n_ends}};
-        for (int k = 0; k < 3; at += parts[k++].n) {
-            if (stream->n - at < parts[k].n ||
-                (parts[k].n > 0 && memcmp(stream->ids + at, parts[k].ids, parts[k].n * sizeof *stream->ids) != 0))
-                bench_tokens_fail("stream", "other ids than those of the texts");
-        }
+    for (size_t i = 0; i < work->n; i++, at += want.n) {
+        const struct text *text = &work->texts[i];
+        want.n = 0;
+        client_tokenizer_restart(t);
+        if (client_tokenizer_lead(&want, t, NULL) ||
+            client_tokenizer_encode(&want, &used, t, text->bytes, text->n, true, NULL) ||
+            client_tokenizer_trail(&want, t, CLIENT_NO_TOKEN, NULL))
+            bench_tokens_fail("text", "cannot be tokenised");
+        if (stream->n - at < want.n ||
+            (want.n > 0 && memcmp(stream->ids + at, want.ids, want.n * sizeof *want.ids) != 0))
+            bench_tokens_fail("stream", "other ids than those of the texts");
     }
     if (at != stream->n)
         bench_tokens_fail("stream", "more ids than those of the texts");
+    free(want.ids);
 }
 
 static void bench_tokens_write_ids(const struct work *work, const char *name)
