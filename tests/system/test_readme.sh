@@ -122,15 +122,15 @@ README.md@a step takes 508 ms in@tools/bench/README.md@508 ms in the minimum, 30
 README.md@415 ms in 255 MB, the most that it can use@tools/bench/README.md@415 ms in 255 MB, the most it can use
 README.md@| 475 TFLOP/s with 128 Ki tokens a step; 385 with 32 Ki, where the optimizer is the bottleneck |@tests/gpu/RECORD.md@| large-128k | passed | 474.8 (target 350)
 README.md@| 475 TFLOP/s with 128 Ki tokens a step; 385 with 32 Ki, where the optimizer is the bottleneck |@tests/gpu/RECORD.md@| large-32k | passed | 384.7 (target 300)
-README.md@839 ms a step against 987: 1.18 times its speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
-README.md@at 0.85 of eps's speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
+README.md@839 ms for a step of 16 Ki tokens against 987: 1.18 times its speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
+README.md@it reached 0.85 of eps's speed@tests/gpu/RECORD.md@839.238383 ms a step; FSDP2 987.0 ms
 README.md@1.21 times its speed; on an Intel Xeon 0.93@tools/bench/README.md@2686 against 2237: 1.21; 389 MiB against 1501 MiB. On an Intel Xeon 2.5 GHz 2021 against 2233: 0.93
 README.md@0.84 of its speed@tools/bench/README.md@0.84 of its speed (2604 ms against 2187
 README.md@1.23 times the error of PyTorch's fp32@tests/README.md@of 60 models (seed 1) median 1.23
 README.md@killed 100 times, then resumed@tools/bench/README.md@killed (`SIGKILL`) 100 times at random instants, then resumed
 README.md@tenth of a second@tools/bench/README.md@| 0.12 s; 0.24 s until a first step
-client/README.md@and at 0.75 in 43 MiB of device memory@tools/bench/README.md@0.75 in 43.3 MiB of device memory and 650 MiB
-client/README.md@at 0.82 in 59 MiB with 1.9 GiB@tools/bench/README.md@0.82 in 58.8 MiB of device memory and 1.9 GiB
+client/README.md@worker limited to 43 MiB, beside 0.63 GiB@tools/bench/README.md@0.75 in 43.3 MiB of device memory and 650 MiB
+client/README.md@59 MiB beside 1.9 GiB@tools/bench/README.md@0.82 in 58.8 MiB of device memory and 1.9 GiB
 client/README.md@a step 1.15 to 1.27 times as fast@tools/bench/README.md@`wta=0.3` 1.15 (94.6 ms against 108.8) / 1.27 (676 against 855)
 client/README.md@a step 1.06 to 1.12 times as fast@tools/bench/README.md@`pool=2` 1.06 (521 ms against 552); `pool=4` 1.09; `pool=8` 1.12
 FIGURES

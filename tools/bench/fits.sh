@@ -25,7 +25,7 @@ if [ "$what" = tuned ]; then
     host=$(sed -n 's/^{"host": {"current": \([0-9]*\).*/\1/p' <<<"$all")
     replay=$(sed -n 's/.*"replay": {"current": \([0-9]*\).*/\1/p' <<<"$all")
     awk -v device="$least" -v host="$((host - replay))" 'BEGIN {
-        printf "It takes at least %.1f MiB of the device and %.1f GiB of the host.\n", device / 2 ^ 20, host / 2 ^ 30 }'
+        printf "This training takes at least %.1f MiB of device memory and %.1f GiB of host memory\n", device / 2 ^ 20, host / 2 ^ 30 }'
     exit
 fi
 
@@ -45,7 +45,7 @@ of() {
 of small --card rtx-4090 --device-mem 8GB --host-mem 32GiB
 of middle --card rtx-4090 --host-mem 64GiB
 of large --card h100 --host-mem 512GiB
-echo '| model | parameters | RTX 4090, 8 of 24 GB; host 32 GiB | RTX 4090, 24 GB; host 64 GiB | H100, 80 GB; host 512 GiB |'
+echo '| model | parameters | RTX 4090 limited to 8 GB; host 32 GiB | RTX 4090, 24 GB; host 64 GiB | H100, 80 GB; host 512 GiB |'
 echo '|---|---|---|---|---|'
 paste "$work/small" "$work/middle" "$work/large" |
     awk -F '\t' -v models="$models" '$1 ~ models { print "| " $1 " | " $2 " | " $3 " | " $6 " | " $9 " |" }'
