@@ -22,15 +22,16 @@
 /* A tokenizer of bytes and the options in training.json; there, a run's offset, length and checksum. */
 enum { TEXTS_BYTES = 12 << 10, RUN_BYTES = 64 };
 
-int client_disk_of(struct client_disk *out, const struct model *model, unsigned n_moments, uint64_t files_bytes,
-                   struct error *err)
+int client_disk_of(struct client_disk *out, const struct model *model, const struct plan_goal *goal,
+                   uint64_t files_bytes, struct error *err)
 {
     struct safetensors_layout weights = {0}, moments = {0};
     struct plan_host_files runs;
+    const unsigned n_moments = plan_moments(goal);
     int rc = checkpoint_lay_out_weights(&weights, model, err);
 
     if (!rc)
-        rc = checkpoint_lay_out_moments(&moments, model, n_moments, err);
+        rc = checkpoint_lay_out_moments(&moments, model, n_moments, goal->moments, err);
     plan_host_files(&runs, model, n_moments);
     *out = (struct client_disk){weights.file_bytes, moments.file_bytes, files_bytes + TEXTS_BYTES};
     out->others += RUN_BYTES * (runs.weights_runs + runs.moments_runs);

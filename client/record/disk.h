@@ -5,6 +5,7 @@
 #include "client/eps.h"
 #include "proto/base/error.h"
 #include "proto/model/model.h"
+#include "proto/plan/memory/plan.h"
 
 #include <stdint.h>
 
@@ -14,8 +15,8 @@ struct client_disk {
 };
 
 /* files_bytes: of config.json and the model's side files (training_text_saved_bytes). -ENOMEM, -EFBIG. */
-int client_disk_of(struct client_disk *out, const struct model *model, unsigned n_moments, uint64_t files_bytes,
-                   struct error *err);
+int client_disk_of(struct client_disk *out, const struct model *model, const struct plan_goal *goal,
+                   uint64_t files_bytes, struct error *err);
 
 /* The run's checkpoints at most at once: those that are kept, the best one, an interim one, one that is copied to a
  * mirror, and the one being written. options are resolved. */

@@ -229,32 +229,33 @@ struct reshape {
     const struct model_tensor *tensor, *old;
     uint32_t index; /* the new tensor's */
     const struct safetensors_entry *entry;
-    bool draws; /* new units; else they are zeros */
+    size_t each; /* bytes of an element: moments may have 16 bits */
+    bool draws;  /* new units; else they are zeros */
     struct random_key key;
 };
 
-static int read_old(float *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
+static int read_old(char *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
 {
-    return file_read(&r->entry->file, out, n * sizeof(float), r->entry->offset + first * sizeof(float), err);
+    return file_read(&r->entry->file, out, n * r->each, r->entry->offset + first * r->each, err);
 }
 
-/* Elements of new units. */
-static void make_new(float *out, const struct reshape *r, uint64_t first, uint64_t n)
+/* Elements of new units. Those that are drawn are weights, in fp32. */
+static void make_new(char *out, const struct reshape *r, uint64_t first, uint64_t n)
 {
     if (r->draws)
-        model_draw(out, r->tensor, r->key, r->index, first, n);
+        model_draw((float *)(void *)out, r->tensor, r->key, r->index, first, n);
     else
-        memset(out, 0, n * sizeof *out);
+        memset(out, 0, n * r->each);
 }
 
 /* Rows first .. first+n-1 of a tensor whose units are its rows. */
-static int derive_make_rows(float *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
+static int derive_make_rows(char *out, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
 {
     const struct derive_units *units = r->origin->units;
     const uint64_t columns = r->tensor->shape[1];
     int rc = 0;
 
-    for (uint64_t row = first; !rc && row < first + n; row++, out += columns)
+    for (uint64_t row = first; !rc && row < first + n; row++, out += columns * r->each)
         if (row < units->n_kept)
             rc = read_old(out, r, units->kept[row] * columns, columns, err);
         else
@@ -263,17 +264,17 @@ static int derive_make_rows(float *out, const struct reshape *r, uint64_t first,
 }
 
 /* Rows first .. first+n-1 of a tensor whose units are its columns. old: room for as many rows of the old tensor. */
-static int make_columns(float *out, float *old, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
+static int make_columns(char *out, char *old, const struct reshape *r, uint64_t first, uint64_t n, struct error *err)
 {
     const struct derive_units *units = r->origin->units;
     const uint64_t columns = r->tensor->shape[1], old_columns = r->old->shape[1];
     const int rc = read_old(old, r, first * old_columns, n * old_columns, err);
 
-    for (uint64_t row = first; !rc && row < first + n; row++, out += columns, old += old_columns) {
+    for (uint64_t row = first; !rc && row < first + n; row++, out += columns * r->each, old += old_columns * r->each) {
         for (uint32_t i = 0; i < units->n_kept; i++)
-            out[i] = old[units->kept[i]];
+            memcpy(out + i * r->each, old + units->kept[i] * r->each, r->each);
         if (units->n > units->n_kept)
-            make_new(out + units->n_kept, r, row * columns + units->n_kept, units->n - units->n_kept);
+            make_new(out + units->n_kept * r->each, r, row * columns + units->n_kept, units->n - units->n_kept);
     }
     return rc;
 }
@@ -284,8 +285,8 @@ static int write_reshaped(struct client_derive *d, struct target *to, uint64_t a
 {
     const uint64_t columns = r->tensor->shape[1], rows = r->tensor->shape[0];
     const uint64_t widest = columns > r->old->shape[1] ? columns : r->old->shape[1];
-    const uint64_t most = DERIVE_CHUNK / (widest * sizeof(float));
-    float *const chunk = (float *)(void *)d->chunk, *const old = (float *)(void *)d->old_chunk;
+    const uint64_t most = DERIVE_CHUNK / (widest * r->each);
+    char *const chunk = d->chunk, *const old = d->old_chunk;
     int rc = 0;
 
     for (uint64_t row = 0, n; !rc && row < rows; row += n) {
@@ -295,7 +296,7 @@ static int write_reshaped(struct client_derive *d, struct target *to, uint64_t a
                                             : derive_make_rows(chunk, r, row, n, err)) != 0)
             error_prefix(err, to->file->name);
         if (!rc)
-            rc = derive_put(to, chunk, n * columns * sizeof(float), at + row * columns * sizeof(float), err);
+            rc = derive_put(to, chunk, n * columns * r->each, at + row * columns * r->each, err);
     }
     return rc;
 }
@@ -327,29 +328,31 @@ static int write_fresh(struct client_derive *d, struct target *to, uint64_t at, 
     return rc;
 }
 
-/* A tensor of the new model, from its origin in the source, in fp32, to its place. kind: "" the weights, else "m." or
- * "v.", a moment, which new units begin with zeros. */
+/* A tensor of the new model, from its origin in the source, to its place. kind: "" the weights, else "m." or "v.", a
+ * moment, which new units begin with zeros. type: of this tensor in both files. */
 static int derive_write_tensor(struct client_derive *d, struct target *to, uint64_t at, const struct safetensors *from,
-                               const char *kind, uint32_t index, struct error *err)
+                               const char *kind, enum safetensors_type type, uint32_t index, struct error *err)
 {
     const struct derive_origin *origin = &d->origins[index];
     const struct model_tensor *tensor = &d->model.tensors[index];
     const bool moment = *kind != 0;
+    const size_t each = type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
     char name[CHECKPOINT_TENSOR_BYTES + 2];
 
     if (origin->fresh && !moment)
         return write_fresh(d, to, at, index, err);
     if (moment && origin->without_moments)
-        return derive_copy(d, to, at, NULL, 0, tensor->n * sizeof(float), err);
+        return derive_copy(d, to, at, NULL, 0, tensor->n * each, err);
     const struct model_tensor *old = &d->old.tensors[origin->tensor];
     snprintf(name, sizeof name, "%s%s", kind, old->name);
     const struct safetensors_entry *entry = safetensors_find(from, name);
-    if (!entry || entry->type != SAFETENSORS_F32 || entry->n != old->n)
-        return error_set(err, -EINVAL, "%s has no fp32 tensor %s of %" PRIu64 " numbers", to->file->name, name, old->n);
+    if (!entry || entry->type != type || entry->n != old->n)
+        return error_set(err, -EINVAL, "%s has no tensor %s of %" PRIu64 " numbers of %zu bytes", to->file->name, name,
+                         old->n, each);
     if (!origin->units)
-        return derive_copy(d, to, at, &entry->file, entry->offset, tensor->n * sizeof(float), err);
+        return derive_copy(d, to, at, &entry->file, entry->offset, tensor->n * each, err);
     const struct reshape r = {
-        origin, tensor, old, index, entry, .draws = !moment && !origin->new_are_zeros, .key = weights_key(d)};
+        origin, tensor, old, index, entry, each, .draws = !moment && !origin->new_are_zeros, .key = weights_key(d)};
     return write_reshaped(d, to, at, &r, err);
 }
 
@@ -364,7 +367,7 @@ static int write_weights(struct client_derive *d, const struct safetensors *from
         return rc;
     rc = open_tensors(&to, d, CHECKPOINT_WEIGHTS, &layout, err);
     for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
-        rc = derive_write_tensor(d, &to, layout.offsets[t], from, "", t, err);
+        rc = derive_write_tensor(d, &to, layout.offsets[t], from, "", SAFETENSORS_F32, t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }
@@ -390,13 +393,23 @@ static int write_updates(struct client_derive *d, struct target *to, uint64_t at
     return rc;
 }
 
+/* As the source has them: 16-bit moments were once written as fp32, too. */
+static enum number_type moments_of(const struct safetensors *from)
+{
+    for (size_t i = 0; i < from->n_entries; i++)
+        if (strncmp(from->entries[i].name, "m.", 2) == 0)
+            return from->entries[i].type == SAFETENSORS_F32 ? NUMBER_FP32 : NUMBER_BF16;
+    return NUMBER_FP32;
+}
+
 /* Norms that lie beside the moments are left behind, which client_derive_say tells. */
 static int derive_write_moments(struct client_derive *d, const struct safetensors *from, void *data, struct error *err)
 {
     struct safetensors_layout layout;
     struct target to = {.to.fd = -1};
     const struct plan_goal goal = client_options_goal(&d->resume.record.options);
-    int rc = checkpoint_lay_out_moments(&layout, &d->model, plan_moments(&goal), err);
+    const enum number_type moments = moments_of(from);
+    int rc = checkpoint_lay_out_moments(&layout, &d->model, plan_moments(&goal), moments, err);
 
     (void)data;
     if (rc)
@@ -409,7 +422,7 @@ static int derive_write_moments(struct client_derive *d, const struct safetensor
     for (unsigned second = 0; second < plan_moments(&goal); second++)
         for (uint32_t t = 0; !rc && t < d->model.n_tensors; t++)
             rc = derive_write_tensor(d, &to, layout.offsets[checkpoint_moment(&d->model, second, t)], from,
-                                     second ? "v." : "m.", t, err);
+                                     second ? "v." : "m.", checkpoint_moment_type(moments, second), t, err);
     safetensors_layout_free(&layout);
     return close_target(&to, rc, err);
 }

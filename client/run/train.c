@@ -246,7 +246,7 @@ static int measure_disk(struct client_train *t, struct error *err)
     if (!rc && fstat(run->model.config_fd, &st))
         rc = error_set(err, -errno, "config.json: %s", strerror(errno));
     if (!rc)
-        rc = client_disk_of(&t->disk, &model, plan_moments(&goal),
+        rc = client_disk_of(&t->disk, &model, &goal,
                             (uint64_t)st.st_size +
                                 training_text_saved_bytes(run->model.side, client_preset_learned(run->preset)),
                             err);

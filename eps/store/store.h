@@ -179,11 +179,11 @@ int store_load_places(struct store *store, const struct file *from, struct reser
 
 /* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/file/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
- * exactly once, of SGD "m.NAME" if it has momentum, as F32, with the tensor's shape, of sparse ones as vectors,
- * those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they
+ * exactly once, of SGD "m.NAME" if it has momentum, as F32 or in 16 bits (checkpoint_moment_type), with the tensor's
+ * shape, of sparse ones as vectors, those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they
  * have had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of units whose
- * tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. 16-bit moments
- * are rounded to nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains
+ * tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. F32 ones that
+ * become 16-bit moments are rounded to nearest, which is exact if they were such moments. -ENOMEM. The store trains
  * (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 

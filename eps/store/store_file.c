@@ -418,8 +418,9 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     if (entry->n_dims != n_dims || entry->shape[0] != shape[0] || (n_dims > 1 && entry->shape[1] != shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
                          weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
-    if (entry->type != SAFETENSORS_F32)
-        return error_set(err, -EINVAL, "%s is not F32, as moments are", entry->name);
+    if (entry->type != SAFETENSORS_F32 && entry->type != checkpoint_moment_type(NUMBER_BF16, second))
+        return error_set(err, -EINVAL, "%s is %s; such moments are F32 or %s", entry->name, entry->dtype,
+                         second ? "U16" : "BF16");
     if (*seen)
         return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
     *seen = true;

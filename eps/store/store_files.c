@@ -29,7 +29,7 @@ int store_files_init(struct store_files *files, const struct store *store, struc
     int rc = files->updates ? checkpoint_lay_out_weights(&files->weights, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     if (rc == 0 && store->options.train)
-        rc = checkpoint_lay_out_moments(&files->moments, model, store_moments(store), err);
+        rc = checkpoint_lay_out_moments(&files->moments, model, store_moments(store), store->options.moments, err);
     if (rc != 0)
         store_files_free(files);
     return rc;
@@ -161,22 +161,31 @@ int store_files_begin(struct store_files *files, struct file to_weights, struct 
 /* One of a unit's three arrays. */
 enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 
-/* Up to n elements of one array as fp32, from the unit's element `first` on: in place, or in the run's buffer. */
-static const float *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
-                                size_t n)
+/* Bytes of an element in the file. */
+static size_t store_files_each(const struct store_files *files, enum array array)
+{
+    return array == WEIGHTS ? sizeof(float) : number_bytes(files->store->options.moments);
+}
+
+/* Up to n elements of one array as the file has them, from the unit's element `first` on: weights as fp32, in place or in
+ * the run's buffer; moments in place. */
+static const void *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
+                               size_t n)
 {
     if (array == WEIGHTS && store_piece(files->store, unit, first)->form != FORM_VALUES) {
         store_read(files->store, unit, first, n, files->store->run);
         return files->store->run;
     }
     const struct parameters p = store_parameters(files->store, unit, first, n, 0);
-    const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
 
-    if (!own)
-        optimizer_read(&p, array == WEIGHTS ? files->store->run : NULL,
-                       array == FIRST_MOMENT ? files->store->run : NULL,
-                       array == SECOND_MOMENT ? files->store->run : NULL);
-    return own ? own : files->store->run;
+    if (array == FIRST_MOMENT)
+        return p.m ? (void *)p.m : p.m16;
+    if (array == SECOND_MOMENT)
+        return p.v ? (void *)p.v : p.v16;
+    if (p.w)
+        return p.w;
+    optimizer_read(&p, files->store->run, NULL, NULL);
+    return files->store->run;
 }
 
 /* The unit is captured: nothing is folded into it until it is released, so values may be read where they stand. */
@@ -184,10 +193,11 @@ static int store_files_write_values(const struct store_files *files, uint32_t un
                                     uint64_t end, uint64_t offset, struct error *err)
 {
     const struct target to = array == WEIGHTS ? weights_target(files) : moments_target(files);
+    const size_t each = store_files_each(files, array);
     int rc = 0;
 
     for (uint64_t at = first; rc == 0 && at < end;) {
-        const size_t bytes = store_files_run_of((end - at) * sizeof(float)), n = bytes / sizeof(float);
+        const size_t bytes = store_files_run_of((end - at) * each), n = bytes / each;
         rc = write_run(&to, find_values(files, unit, array, at, n), bytes, offset, err);
         at += n, offset += bytes;
     }
@@ -237,7 +247,7 @@ static uint64_t store_files_offset_of(const struct store_files *files, enum arra
                                       const struct model_piece *piece)
 {
     const struct model *model = files->store->model;
-    const uint64_t first = piece->first_row * model->tensors[piece->tensor].shape[1] * sizeof(float);
+    const uint64_t first = piece->first_row * model->tensors[piece->tensor].shape[1] * store_files_each(files, array);
 
     if (array == WEIGHTS)
         return files->weights.offsets[model->tensors[piece->tensor].place] + first;
@@ -250,6 +260,7 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
 {
     const struct model *model = files->store->model;
     const struct model_unit *u = &model->units[unit];
+    const size_t each = store_files_each(files, array);
     uint64_t begin = 0, end = 0, offset = 0; /* elements of the unit not written yet, and where they belong */
     int rc = 0;
 
@@ -263,11 +274,11 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
             rc = store_files_write_values(files, unit, array, begin, end, offset, err);
             if (rc == 0)
                 rc = store_files_write_rows(files, unit, piece, at, err);
-            begin = end = piece->offset + piece->n, offset = at + piece->n * sizeof(float);
+            begin = end = piece->offset + piece->n, offset = at + piece->n * each;
             continue;
         }
         /* A run ends where the next piece does not follow both in memory and in the file. */
-        if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained ||
+        if (at != offset + (end - begin) * each || piece->offset != end || piece->offset == u->n_trained ||
             piece->form != FORM_VALUES) {
             rc = store_files_write_values(files, unit, array, begin, end, offset, err);
             begin = piece->offset, offset = at;

@@ -2,9 +2,9 @@
  *
  * A checkpoint's units are captured in the order in which the relay holds them back, while the optimizer works on the
  * others. So both files are laid out in advance, and each unit's weights and moments are written to their places when
- * it is captured. They are hashed and written in runs of at most 4 MiB. Arrays that are fp32, as the files are, are
- * written from the store's own memory. Others are joined or widened, one run at a time and exactly, in the store's
- * buffer of that size.
+ * it is captured. They are hashed and written in runs of at most 4 MiB. Moments, and weights in fp32, are as the files
+ * have them, and are written from the store's own memory. Other weights are joined or widened, one run at a time and
+ * exactly, in the store's buffer of that size.
  *
  * On several hosts, each writes its own units to their places in the same two files. Host 0, which owns the first unit,
  * begins, and the others begin after it. Each of them ends with what it wrote on the disk, and host 0 gets a note of

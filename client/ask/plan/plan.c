@@ -303,7 +303,7 @@ static int fill_disk(struct eps_plan *out, const struct question *q, struct erro
 {
     const struct plan_goal goal = client_options_goal(&q->options);
     struct client_disk disk;
-    const int rc = client_disk_of(&disk, &q->model, plan_moments(&goal), q->saved_bytes, err);
+    const int rc = client_disk_of(&disk, &q->model, &goal, q->saved_bytes, err);
 
     out->checkpoint_bytes = client_disk_bytes(&disk);
     out->n_checkpoints = (uint64_t)q->options.keep + 3; /* the best, an interim, and the one being written */

@@ -4,9 +4,10 @@
  *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads; or, of a model
  *                          with adapters, adapter_model.safetensors, beside adapter_config.json: what PEFT loads; its
  *                          config is then base_config.json
- *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
- *                          model's order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither;
- *                          and "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
+ *   optimizer.safetensors  "m.NAME" and "v.NAME" for each tensor, and "updates" (I64, one for each tensor in the model's
+ *                          order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither. Moments
+ *                          are F32; of 16 bits BF16, and v U16 (number_from_v16; earlier files have F32). Then
+ *                          "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
  *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments
  *                          are vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of
  *                          whole words, and "rewired" (I64): the step in which places changed last, how often their

@@ -160,8 +160,13 @@ static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOI
     }
 }
 
+enum safetensors_type checkpoint_moment_type(enum number_type moments, bool second)
+{
+    return moments == NUMBER_FP32 ? SAFETENSORS_F32 : second ? SAFETENSORS_U16 : SAFETENSORS_BF16;
+}
+
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
-                               struct error *err)
+                               enum number_type moments, struct error *err)
 {
     const size_t n =
         1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps + checkpoint_count_places(model);
@@ -176,8 +181,10 @@ int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct mode
         if (tensor->frozen)
             continue;
         snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
-        plan[i] =
-            (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
+        plan[i] = (struct safetensors_plan){names[i],
+                                            tensor->n_dims,
+                                            {tensor->shape[0], tensor->shape[1]},
+                                            checkpoint_moment_type(moments, second)};
     }
     if (rc == 0) {
         plan_norms(plan, names, model, n_moments);

@@ -4,8 +4,8 @@
  * model.safetensors has the tensors in the model's order, before them the family's constants (model_constant), which
  * transformers keeps as buffers and would compute with whatever memory held if the file lacked them; adapter_model.safetensors, in its stead, those that a model
  * with adapters saves (struct model_tensor), whose names have PEFT's prefix. optimizer.safetensors has first the
- * updates, the widest type; then m, then v of the trained tensors, each in the model's order; then the norms that are
- * remembered, map by map. So what lies together in a unit lies together in the file. */
+ * updates, the widest type; then m, then v of the trained tensors, each in the model's order, as memory has them; then
+ * the norms that are remembered, map by map. So what lies together in a unit lies together in the file. */
 #ifndef PROTO_MODEL_FILE_CHECKPOINT_LAYOUT_H
 #define PROTO_MODEL_FILE_CHECKPOINT_LAYOUT_H
 
@@ -14,9 +14,11 @@
 
 /* The constants are the end of the layout's header. -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
-/* n_moments: 2; of SGD 1, which is m, or 0. */
+/* n_moments: 2; of SGD 1, which is m, or 0. moments: fp32; or bf16, of 16-bit moments (checkpoint_moment_type). */
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
-                               struct error *err);
+                               enum number_type moments, struct error *err);
+/* The type in the file of first or of second moments. */
+enum safetensors_type checkpoint_moment_type(enum number_type moments, bool second);
 
 /* Constants in the file of weights; none in that of an adapter. */
 uint32_t checkpoint_count_constants(const struct model *model);

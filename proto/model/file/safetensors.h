@@ -21,6 +21,7 @@ enum safetensors_type {
     SAFETENSORS_BF16,
     SAFETENSORS_I64,
     SAFETENSORS_U32,
+    SAFETENSORS_U16, /* of eps alone: second moments in 8 + 8 bits (proto/base/number.h) */
     SAFETENSORS_OTHER
 };
 
@@ -75,8 +76,8 @@ bool safetensors_is_real(const struct safetensors_entry *entry);
 /* Borrowed, or NULL. */
 struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
-/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly; coded ones are decoded. Asserts the
- * range and that the type is one of these three. -EIO if the file has become shorter, -errno, with a sentence; any
+/* Converts n elements from index first on to fp32. f16, bf16 and second moments (U16) widen exactly; coded ones are
+ * decoded. Asserts the range and that the type is one of these four. -EIO if the file has become shorter, -errno, with a sentence; any
  * thread that may read the file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 

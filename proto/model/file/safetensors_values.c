@@ -1,6 +1,7 @@
 /* Values of tensors as fp32. An f16 widens by a shift and a product, as both are exact. */
 #include "proto/model/file/safetensors.h"
 
+#include "proto/base/number.h"
 #include "proto/model/coded.h"
 
 #include <assert.h>
@@ -28,7 +29,9 @@ static float from_f16(uint16_t half)
 static void safetensors_widen(float *out, const struct safetensors_entry *entry, const uint16_t *bits, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
-        out[i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
+        out[i] = entry->type == SAFETENSORS_F16   ? from_f16(bits[i])
+                 : entry->type == SAFETENSORS_U16 ? number_from_v16(bits[i])
+                                                  : from_bits((uint32_t)bits[i] << 16);
 }
 
 bool safetensors_is_real(const struct safetensors_entry *entry)
@@ -38,7 +41,7 @@ bool safetensors_is_real(const struct safetensors_entry *entry)
 
 static unsigned element_bytes(const struct safetensors_entry *entry)
 {
-    assert(safetensors_is_real(entry));
+    assert(safetensors_is_real(entry) || entry->type == SAFETENSORS_U16);
     return entry->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
@@ -79,10 +82,10 @@ static int halves_read(float *out, const struct safetensors_entry *entry, uint64
 
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
 {
-    assert(safetensors_is_real(entry) && first <= entry->n && n <= entry->n - first);
+    assert(first <= entry->n && n <= entry->n - first);
     if (entry->coded)
         return coded_read(out, entry->coded, first, n, err);
-    return entry->type == SAFETENSORS_F32
+    return element_bytes(entry) == sizeof *out
                ? file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
                : halves_read(out, entry, first, n, err);
 }

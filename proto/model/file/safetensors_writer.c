@@ -38,7 +38,7 @@ static const struct {
     unsigned bytes;
 } types[] = {
     [SAFETENSORS_F32] = {"F32", 4}, [SAFETENSORS_F16] = {"F16", 2}, [SAFETENSORS_BF16] = {"BF16", 2},
-    [SAFETENSORS_I64] = {"I64", 8}, [SAFETENSORS_U32] = {"U32", 4},
+    [SAFETENSORS_I64] = {"I64", 8}, [SAFETENSORS_U32] = {"U32", 4}, [SAFETENSORS_U16] = {"U16", 2},
 };
 
 /* The header's entry for a tensor, its data at *offset, which is moved behind them. NULL: no memory. */

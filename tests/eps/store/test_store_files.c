@@ -72,7 +72,7 @@ static void open_trained(struct store_fixture *f, const struct model_config *con
     }
 }
 
-/* Files are fp32 always: what a form had in them, it finds again, and so does fp32. */
+/* What a form had in the files, it finds again, and so does fp32. */
 static const struct {
     const struct model_config *config;
     bool tied;
@@ -116,6 +116,69 @@ TEST(a_narrower_form_takes_the_file_to_nearest)
         if (d.store.m16[i] != number_to_bf16(c.store.m[i]) || d.store.v16[i] != number_to_v16(c.store.v[i]))
             ck_abort_msg("element %ju", (uintmax_t)i);
     store_fixture_close(&a), store_fixture_close(&b), store_fixture_close(&c), store_fixture_close(&d);
+}
+
+/* The moments of the first matrix of a block, as memory and as the file have them. */
+static void check_moments(const struct store_fixture *f, const struct safetensors *file, bool second,
+                          enum safetensors_type type, size_t each)
+{
+    const struct model_unit *const u = &f->model.units[1];
+    const struct model_piece *piece = &f->model.pieces[u->first_piece];
+    char bytes[1 << 16], name[100];
+
+    while (f->model.tensors[piece->tensor].n_dims < 2)
+        piece++;
+    snprintf(name, sizeof name, "%c.%s", second ? 'v' : 'm', f->model.tensors[piece->tensor].name);
+    const struct safetensors_entry *const entry = safetensors_find(file, name);
+    ck_assert(entry && entry->type == type && entry->n == piece->n && piece->n * each <= sizeof bytes);
+    ck_assert_int_eq(file_read(&entry->file, bytes, piece->n * each, entry->offset, NULL), 0);
+    const struct parameters p = store_parameters(&f->store, 1, piece->offset, piece->n, 0);
+    const void *const narrow_of = second ? p.v16 : p.m16, *const wide_of = second ? p.v : p.m;
+    ck_assert_mem_eq(bytes, each == 2 ? narrow_of : wide_of, piece->n * each);
+}
+
+TEST_EACH(moments_are_in_the_file_as_in_memory, 2)
+{
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    const size_t each = _i ? sizeof(uint16_t) : sizeof(float);
+    struct safetensors file;
+    struct store_fixture f;
+    uint64_t header, n = 0;
+    struct error err = {0};
+    struct stat st;
+
+    open_trained(&f, &store_fixture_small, false, _i ? &narrow : &split);
+    store_fixture_write(&f.store, weights, moments, NULL);
+    ck_assert_msg(safetensors_open(&file, moments, &err) == 0, "%s", err.text);
+    check_moments(&f, &file, false, _i ? SAFETENSORS_BF16 : SAFETENSORS_F32, each);
+    check_moments(&f, &file, true, _i ? SAFETENSORS_U16 : SAFETENSORS_F32, each);
+    ck_assert_int_eq(fstat(moments, &st), 0);
+    ck_assert_int_eq(safetensors_header_bytes(&header, &(struct file){.fd = moments}, &err), 0);
+    for (uint32_t t = 0; t < f.model.n_tensors; t++)
+        n += f.model.tensors[t].n;
+    ck_assert_uint_eq((uint64_t)st.st_size, header + 2 * each * n + f.model.n_tensors * sizeof(uint64_t));
+    safetensors_close(&file);
+    close(weights), close(moments);
+    store_fixture_close(&f);
+}
+
+/* As they once were. */
+TEST(sixteen_bit_moments_that_were_saved_as_fp32_are_the_same)
+{
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    struct store_fixture a, b, c;
+    struct error err = {0};
+
+    open_trained(&a, &store_fixture_small, false, &narrow);
+    store_fixture_open_as(&b, store_fixture_small, false, &split);
+    store_fixture_reload(&b, &a);
+    store_fixture_write(&b.store, weights, moments, NULL);
+    store_fixture_open_as(&c, store_fixture_small, false, &narrow);
+    ck_assert_int_eq(store_fixture_load_moments(&c.store, &(struct file){.fd = moments}, &err), 0);
+    ck_assert_mem_eq(a.store.m16, c.store.m16, 2 * a.model.segment_n);
+    ck_assert_mem_eq(a.store.v16, c.store.v16, 2 * a.model.segment_n);
+    close(weights), close(moments);
+    store_fixture_close(&a), store_fixture_close(&b), store_fixture_close(&c);
 }
 
 static const struct model_config *const configs[] = {&store_fixture_small, &store_fixture_cut, &store_fixture_big};

@@ -32,8 +32,9 @@ static void setup(void)
     processes_put_text("guest.json", guest);
     processes_put_text("wide.json", "{\"model_type\": \"gpt2\", \"n_embd\": 64}");
     processes_put_text("bad.json", "{\"model_type\": ");
+    expect("cp llama.json halves.json", 0);
     expect("eps train --model gpt2.json " DATA RATE "--steps 3 --out gpt2 && eps train --model llama.json " DATA RATE
-           "--steps 3 --out llama",
+           "--steps 3 --out llama && eps train --model halves.json --moments bf16 " DATA RATE "--steps 3 --out halves",
            0);
 }
 
@@ -77,6 +78,7 @@ static const struct replaced {
      {48, 40, 48},
      {48, 10, 96},
      "s/40, 48/10, 96/"},
+    {"halves", "2=96,1=10", "model.layers.", of_llama, false, 3, {48, 40, 48}, {48, 10, 96}, "s/40, 48/10, 96/"},
 };
 
 static const struct part *part_of(const struct replaced *c, const char *name, int *block)
@@ -163,7 +165,7 @@ static void check_file(const struct replaced *c, const char *step, const char *f
         char name[120];
         uint64_t n_got, n_old;
         int block, kept[WIDEST], n_kept = 0;
-        if (to.file.entries[e].type != SAFETENSORS_F32 || strncmp(to.file.entries[e].name, prefix, strlen(prefix)) != 0)
+        if (to.file.entries[e].type == SAFETENSORS_I64 || strncmp(to.file.entries[e].name, prefix, strlen(prefix)) != 0)
             continue;
         snprintf(name, sizeof name, "%s", to.file.entries[e].name);
         const struct part *part = part_of(c, name + strlen(prefix), &block);
