@@ -40,7 +40,7 @@ static void models_print_learns(const struct eps_family *family)
 
 static void models_print_line(const struct eps_family *family)
 {
-    printf("%-18s %-40s %-13s ", family->model_type, family->architecture, attentions[family->attention].name);
+    printf("%-18s %-40s %-15s ", family->model_type, family->architecture, attentions[family->attention].name);
     models_print_learns(family);
     printf("%s\n", family->is_own ? " (eps's own)" : "");
 }
@@ -167,7 +167,7 @@ int command_models(int argc, char **argv)
         return status;
     m.list = json ? json_array() : NULL;
     if (!json && !m.name)
-        printf("%-18s %-40s %-13s %s\n", "model_type", "architecture", "attention", "learns from");
+        printf("%-18s %-40s %-15s %s\n", "model_type", "architecture", "attention", "learns from");
     const int rc = eps_models(models_on_family, &m, &error);
     if (!rc && m.list && m.n > 0) {
         json_dumpf(m.list, stdout, JSON_INDENT(1));
