@@ -228,7 +228,8 @@ static const struct eps_option rows[] = {
          "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. pool=2|4|8: "
          "gradients of convolutions' weights from their inputs' means over 2x2, 4x4 or 8x8 pixels; they are biased, "
          "and take less time. All else stays exact. The held-out loss of fresh weights after 100 steps of the "
-         "quickstart's text is higher by (six seeds): wta=0.3 0.09 to 0.44, coded=8 0.00. any: as the planner chooses, at the "
+         "quickstart's text is higher by (six seeds): wta=0.3 0.09 to 0.44, coded=8 0.00. any: as the planner chooses, "
+         "at the "
          "run's beginning: an inexact form only for a step of at least 5 % less time, and none for fresh weights",
      .plan =
          "allow inexact gradients, as in eps train; any: compare what each form takes and gives, a line for each, and "
