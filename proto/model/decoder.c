@@ -363,7 +363,7 @@ static int decoder_norm_heads(struct program *p, const struct model_config *c, i
                                                    .n_kv_heads = d->n_kv_heads,
                                                    .head_width = d->head_width,
                                                    .bare = how->normed_bare,
-                                                   .offset = d->norm_offset,
+                                                   .offset = d->norm_offset && !how->normed_bare,
                                                    .layer = how->normed_by_mean,
                                                    .each = how->normed_each,
                                                    .stacked = how->normed_stacked,
@@ -420,6 +420,10 @@ int decoder_attention(struct program *p, const struct model_config *c, uint32_t 
         how->sinks ? program_sinking_attention(p, qkv, "self_attn", &attention) : program_attention(p, qkv, &attention);
     if (how->gated)
         a = program_gate(p, a, gates, MODEL_SIGMOID);
+    if (how->gate) {
+        const struct program_linear_options of_gate = decoder_linear_of(c, false);
+        a = program_gate(p, a, program_linear(p, x, how->gate, attended, &of_gate), MODEL_SIGMOID);
+    }
     if (how->head_gate)
         a = decoder_gate_heads(p, c, x, a, how->head_gate);
     return program_linear(p, a, how->output ? how->output : "self_attn.o_proj", c->width, &of_output);
@@ -527,7 +531,7 @@ void decoder_write_block(struct program *p, const struct model_config *c, uint32
 }
 
 /* Logits are multiplied as the head's input is: the same product, though transformers multiplies after it. */
-static void decoder_end_head(struct program *p, const struct model_config *c, int normed)
+void decoder_end_head(struct program *p, const struct model_config *c, int normed)
 {
     const struct decoder_config *d = decoder_of(c);
     const struct program_dropout scaled = {.scale = d->logit_divisor > 0 ? 1 / d->logit_divisor : d->logit_scale};

@@ -33,8 +33,9 @@ struct decoder_attention {
     bool normed_bare;        /* by the root mean square, without weights; query and key are not read */
     bool normed_whole;       /* over all heads at once, a weight for each column; else head by head, with one weight */
     bool sinks;              /* each head has one: self_attn.sinks */
-    bool gated;            /* each column of the result has a gate: in self_attn.q_proj one stands behind each query */
-    const char *head_gate; /* map of x, whose sigmoid multiplies each head's result; NULL: none */
+    bool gated; /* each column of the result has a gate: in self_attn.q_proj one stands behind each query */
+    const char *gate,
+        *head_gate; /* maps of x, whose sigmoids multiply each column, or each head's result; NULL: none */
 };
 
 /* Attention over x with its projections: its window and its rotation are those of the kind (DECODER_SLIDES,
@@ -77,6 +78,9 @@ void decoder_write_block(struct program *program, const struct model_config *con
 void decoder_write_norm(struct program *program, const struct model_config *config);
 void decoder_write_layer_norm(struct program *program, const struct model_config *config);
 void decoder_write_bare_layer_norm(struct program *program, const struct model_config *config);
+
+/* Ends the last layer with the head's input, multiplied as logits are. */
+void decoder_end_head(struct program *program, const struct model_config *config, int normed);
 
 /* A family's layers, for its table: `block` writes those of all kinds. */
 #define DECODER_LAYERS(block, norm)                                                                                    \

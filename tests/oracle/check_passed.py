@@ -29,6 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, CONFIG_MAPPING
 
+import muse_glimmer  # noqa: F401: registers a class
 import programs
 
 SIZES = dict(vocab_size=61, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=4,
@@ -52,6 +53,9 @@ WRAPPERS = {  # the wrapper, its text model, its vision tower, more of its own k
     "qwen2_5_vl": ("qwen2_5_vl_text", QWEN | dict(fullatt_block_indexes=[0], window_size=8), QWEN_IDS),
     "qwen2_vl": ("qwen2_vl_text", dict(depth=1, embed_dim=8, hidden_size=24, num_heads=2, patch_size=4), QWEN_IDS),
     "qwen3_5": ("qwen3_5_text", QWEN, QWEN_IDS),
+    "muse_glimmer": ("muse_glimmer_text", dict(num_hidden_layers=1, hidden_size=8, intermediate_size=12, num_attention_heads=2,
+                                               patch_size=4, pos_emb_height=2, pos_emb_width=2, max_position_embeddings=4),
+                     dict(image_token_id=IMAGE, video_token_id=59, out_hidden_size=32, projector_hidden_size=12)),
     "smolvlm": ("llama", dict(VISION, model_type="smolvlm_vision"), dict(image_token_id=IMAGE, scale_factor=2)),
 }
 DRAFT = {"mtp.layers.0.weight": torch.randn(5, 3).to(torch.float8_e4m3fn), "mtp.norm.weight": torch.randn(7).double(),

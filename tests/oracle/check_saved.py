@@ -31,6 +31,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 import make_saved
+import muse_glimmer  # noqa: F401: registers a class
 import programs
 
 said = []

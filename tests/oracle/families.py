@@ -60,6 +60,7 @@ import delta_rule
 import drawn
 import float64
 import masked
+import muse_glimmer  # noqa: F401: registers a class
 from family_draws import ENCODERS, FAMILIES, SEQ, Draw
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

@@ -299,6 +299,15 @@ def nanochat(d):
                                                               final_logit_softcapping=d.turn((15.0, 1.0, None)))
 
 
+def muse_glimmer_text(d):
+    out = decoder(d, "hidden_activation", "silu", True, forms=("default", "linear", "llama3", "yarn"))
+    kinds, rotated = d.kinds(), d.turn((None, [1e4, 0], [0.0, 5.0], [1, 1]))
+    return out | dict(
+        attention_bias=d.switch(), sliding_window=d.window, layer_types=kinds, layer_rope_theta=rotated,
+        num_hidden_layers=2 if kinds or rotated else 5, final_logit_softcapping=d.turn((20.0, 1.0, 3.0)),
+        output_multiplier=d.turn((0.2, 2.5)), qk_scale_factor=d.turn((3.87, 0.5)), post_norm_eps=d.turn((1e-8, 1e-2)))
+
+
 def helium(d):
     return decoder(d) | dict(head_dim=d.head_width, attention_bias=d.switch(), mlp_bias=d.switch())
 
@@ -388,6 +397,6 @@ def qwen3_5_text(d):
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
-    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text)}
+    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text, muse_glimmer_text)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")

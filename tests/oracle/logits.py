@@ -119,6 +119,8 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
     "ministral3": dict(pad_token_id=None, head_dim=10, rope_parameters=dict(
         YARN, llama_4_scaling_beta=0.3, mscale=0.8, mscale_all_dim=0.5)),
     "modernbert": dict(pad_token_id=None, num_hidden_layers=3, local_attention=6),
+    "muse_glimmer_text": dict(head_dim=10, attention_bias=True, num_hidden_layers=5, sliding_window=5, post_norm_eps=1e-2,
+                              output_multiplier=0.5, final_logit_softcapping=3.0, qk_scale_factor=2.0),
     "nanochat": dict(pad_token_id=None, attention_bias=True, final_logit_softcapping=3.0, rms_norm_eps=1e-2),
     "olmo": dict(attention_bias=True),
     "opt": dict(ffn_dim=28, pad_token_id=1),

@@ -114,9 +114,9 @@ static int read_layer(bool *out, const struct family_key *key, const json_t *ite
         *out = word == (int)(key->counted > 0 ? key->counted : 1);
         return rc;
     }
-    if (!json_is_boolean(item) && !json_is_integer(item))
-        return model_config_refuse(err, key->name, item, "each entry must be 0 or 1");
-    *out = json_is_false(item) || (json_is_integer(item) && json_integer_value(item) == 0);
+    if (!json_is_boolean(item) && !json_is_number(item))
+        return model_config_refuse(err, key->name, item, "each entry must be a number, 0 or another, or a switch");
+    *out = json_is_false(item) || (json_is_number(item) && json_number_value(item) == 0);
     return 0;
 }
 

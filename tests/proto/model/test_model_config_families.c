@@ -307,6 +307,40 @@ TEST(caps_and_norms_of_heads_are_as_the_file_says)
     ck_assert(decoder_of(&c)->norms_heads);
 }
 
+#define MUSE(layers)                                                                                                   \
+    "{'model_type': 'muse_glimmer_text', 'hidden_size': 96, 'num_attention_heads': 4, 'intermediate_size': 150, "      \
+    "'vocab_size': 211, 'num_hidden_layers': " layers
+
+/* As MuseGlimmerTextConfig of transformers 5.24 fills it in: every fourth block, counted from the last, attends to all
+ * and is not rotated; of a list of bases it reads which are 0. */
+TEST(a_muse_glimmer_counts_its_blocks_backwards)
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(MUSE("6") "}"), &err) == 0, "%s", err.text);
+    const struct decoder_config *d = decoder_of(&c);
+    ck_assert(!c.tied && c.n_positions == 131072 && c.activation == MODEL_SILU && d->n_kv_heads == 2);
+    ck_assert(d->head_width == 128 && d->window == 2048 && d->logit_cap == 20 &&
+              d->logit_scale == 0.19611613513818404f);
+    ck_assert_float_eq_tol(d->score_scale, 3.87f / sqrtf(128), 1e-7f);
+    for (uint32_t i = 0; i < 6; i++) {
+        ck_assert(config_layers_has(&d->sliding, i) == (i != 1 && i != 5));
+        ck_assert(config_layers_has(&d->unrotated, i) == (i == 1 || i == 5));
+    }
+    ck_assert_int_eq(parse(&c,
+                           quoted(MUSE("3") ", 'layer_rope_theta': [0.0, 1e4, 0], 'layer_types': ['full_attention', "
+                                            "'full_attention', 'sliding_attention']}"),
+                           &err),
+                     0);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert(config_layers_has(&decoder_of(&c)->unrotated, i) == (i != 1));
+        ck_assert(config_layers_has(&decoder_of(&c)->sliding, i) == (i == 2));
+    }
+    ck_assert_int_eq(parse(&c, quoted(MUSE("3") ", 'qk_scale_factor': 0}"), &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "qk_scale_factor is 0"));
+}
+
 /* As BloomConfig of transformers 5.24 fills it in, which has no required key; and of the files as published, where the
  * width and the number of heads have other names. */
 static const struct {

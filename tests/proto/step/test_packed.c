@@ -71,6 +71,9 @@ static const char *const families[] = {
     "'max_position_embeddings': 128, 'pad_token_id': null, 'dropout': 0.0, 'word_embed_proj_dim': 24",
     /* Norms of queries and keys without weights, behind a rotation backwards. */
     SIZES "'num_key_value_heads': 2, 'model_type': 'nanochat', 'pad_token_id': null, 'max_position_embeddings': 128",
+    /* The same before the rotation, a gate for each column, norms of other epsilons, a capped head. */
+    SIZES "'num_key_value_heads': 2, 'model_type': 'muse_glimmer_text', 'max_position_embeddings': 128, 'head_dim': 8, "
+          "'layer_rope_theta': [0, 1], 'sliding_window': 7",
     /* Norms of queries and keys by their mean. */
     SIZES "'num_key_value_heads': 2, 'model_type': 'phi', 'pad_token_id': null, 'max_position_embeddings': 128, "
           "'qk_layernorm': true",

@@ -108,7 +108,8 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text; do sed 's/\"vocab_size\": 61/\"vocab_size\": 256/; "
+        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text; do sed 's/\"vocab_size\": "
+        "61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
         "/fixtures/$f/config.json >$f.json; done",
         0);
@@ -233,6 +234,7 @@ const struct feature features[] = {
     {"xielu", "apertus.json", TEXT, "--optimizer adamw --weight-decay 0.1"},
     {"offset-positions", "opt.json", PACKED, "--precision bf16"},
     {"bare-norms", "nanochat.json", TEXT, "--optimizer adamw"}, /* rotated backwards */
+    {"column-gates", "muse_glimmer_text.json", PACKED, HALF},
     {"norms-by-mean", "phi.json", TEXT, HALF},
     {"both-sides", "modernbert/config.json", MASKED, "--mask-fraction 0.3"},
     {"full-rotated", "eurobert/config.json", MASKED, "--precision bf16"},
