@@ -21,41 +21,67 @@ static struct plan_task *queues_first_of(struct plan_queue_state *s)
     return &s->tasks[s->first];
 }
 
-/* Makes room for one more task at the end. */
-static bool queues_make_room(struct plan_queue_state *s)
+/* Moves the tasks to an array of three times the room that they need, with as much of it free before them as after. */
+static bool queues_grow(struct plan_queue_state *s)
 {
     enum { LEAST = 64 };
+    const size_t capacity = 3 * (s->n < LEAST ? LEAST : s->n), first = (capacity - s->n) / 2;
+    struct plan_task *tasks = malloc(capacity * sizeof *tasks);
 
-    if (s->first + s->n < s->capacity)
-        return true;
-    if (s->first > s->n) {
-        memmove(s->tasks, s->tasks + s->first, s->n * sizeof *s->tasks);
-        s->first = 0;
-        return true;
-    }
-    const size_t capacity = s->capacity ? 2 * s->capacity : LEAST;
-    struct plan_task *tasks = realloc(s->tasks, capacity * sizeof *tasks);
     if (!tasks)
         return false;
-    s->tasks = tasks, s->capacity = capacity;
+    if (s->n > 0)
+        memcpy(tasks + first, queues_first_of(s), s->n * sizeof *tasks);
+    free(s->tasks);
+    s->tasks = tasks, s->capacity = capacity, s->first = first;
     return true;
 }
 
-/* Moves the tasks of higher units up, except the running one. The place below them. */
+/* Makes room for one more task, at the end and, in the optimizer's queue, at the front. Any other queue is used up from
+ * the front, and moves back there. */
+static bool queues_make_room(struct plan_queue_state *s, bool in_front)
+{
+    const bool at_end = s->first + s->n < s->capacity;
+
+    if (at_end && (s->first > 0 || !in_front))
+        return true;
+    if (!in_front && s->first > s->n) {
+        memmove(s->tasks, queues_first_of(s), s->n * sizeof *s->tasks);
+        s->first = 0;
+        return true;
+    }
+    return queues_grow(s);
+}
+
+/* Opens a gap behind the tasks of this unit and lower ones, and behind the running one: moves those before it, or those
+ * behind it, whichever are fewer. In backward each unit is below all that wait, thousands of slices of a large model.
+ * The place of the gap. */
 static struct plan_task *make_gap(struct plan_queue_state *s, uint32_t unit)
 {
-    struct plan_task *const first = queues_first_of(s) + s->at_work, *at = queues_first_of(s) + s->n;
+    struct plan_task *const first = queues_first_of(s);
+    size_t low = s->at_work, high = s->n;
 
-    for (; at > first && at[-1].unit > unit; at--)
-        at[0] = at[-1];
-    return at;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (first[middle].unit > unit)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (low >= s->n - low) {
+        memmove(first + low + 1, first + low, (s->n - low) * sizeof *first);
+        return first + low;
+    }
+    memmove(first - 1, first, low * sizeof *first);
+    s->first--;
+    return first + low - 1;
 }
 
 uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const struct plan_task *task)
 {
     struct plan_queue_state *s = &q->queues[queue];
 
-    if (!queues_make_room(s)) {
+    if (!queues_make_room(s, queue == PLAN_QUEUE_OPTIMIZER)) {
         q->no_memory = true;
         return s->given;
     }

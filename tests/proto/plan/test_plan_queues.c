@@ -2,6 +2,8 @@
 
 #include "tests/kit/test.h"
 
+#include <string.h>
+
 static void forget(void *context, const struct plan_task *task)
 {
     (void)context, (void)task;
@@ -75,5 +77,59 @@ TEST(the_optimizer_takes_the_lowest_unit_first)
     while (plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, INFINITY, note_unit, &next))
         ;
     ck_assert_mem_eq(units, done, sizeof done);
+    plan_queues_free(&q);
+}
+
+struct listed {
+    uint32_t unit, number;
+};
+
+static void note_number(void *context, const struct plan_task *task)
+{
+    uint32_t **next = context;
+
+    *(*next)++ = (uint32_t)task->host_bytes;
+}
+
+/* Of those of the lowest unit the first: its place in a list that is searched one by one. */
+static uint32_t lowest_of(const struct listed *list, uint32_t n)
+{
+    uint32_t lowest = 0;
+
+    for (uint32_t i = 1; i < n; i++)
+        lowest = list[i].unit < list[lowest].unit ? i : lowest;
+    return lowest;
+}
+
+/* A thousand tasks of 1 s: the first half of falling units, as in backward, the second of any. Most come faster than
+ * they are done, so that no place in front is free; copies of a quarter of a second end while one is at work. */
+TEST(its_order_is_that_of_a_list_that_is_searched)
+{
+    enum { TASKS = 1000, QUARTERS = 4 };
+    uint32_t expected[TASKS], done[TASKS], *next = done, n_expected = 0, n = 0, left = 0, random = 1;
+    struct listed waiting[TASKS];
+    struct plan_queues q = {0}; /* shares no memory, so host_bytes number the tasks */
+
+    for (uint32_t i = 0; i < TASKS || n > 0;) {
+        random = random * 1664525 + 1013904223;
+        if (i < TASKS && (random >> 24) % 8 > 1) {
+            waiting[n] = (struct listed){i < TASKS / 2 ? TASKS - i / 3 : (random >> 8) % TASKS, i};
+            plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER,
+                             &(struct plan_task){.seconds = 1, .host_bytes = i++, .unit = waiting[n++].unit});
+            continue;
+        }
+        if (left == 0 && n > 0) {
+            const uint32_t at = lowest_of(waiting, n--);
+            expected[n_expected++] = waiting[at].number;
+            memmove(waiting + at, waiting + at + 1, (n - at) * sizeof *waiting);
+            left = QUARTERS;
+        }
+        plan_queues_give(&q, PLAN_QUEUE_PULL, &(struct plan_task){.seconds = 1.0 / QUARTERS});
+        ck_assert(plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, INFINITY, note_number, &next));
+        left -= left > 0;
+    }
+    while (plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, INFINITY, note_number, &next))
+        ;
+    ck_assert_mem_eq(done, expected, sizeof expected);
     plan_queues_free(&q);
 }
