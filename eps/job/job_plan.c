@@ -12,6 +12,7 @@
 #include "proto/plan/attention_choice.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/search.h"
+#include "proto/step/timeline.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -330,7 +331,8 @@ static int plan_all(struct job *job, bool thawed, bool *again, struct error *err
                                          .own_first = job->own_first,
                                          .n_own = job->n_own,
                                          .hosts_bytes = job->hosts_bytes,
-                                         .hosts_tables = job->hosts_tables};
+                                         .hosts_tables = job->hosts_tables,
+                                         .play = step_timeline_play};
     int rc = plan_fit(fit, &asked, err);
 
     if (!rc)
@@ -447,7 +449,10 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
                                    .attention = job->attention,
                                    .convolution = job_plan_convolution_of(job, worker),
                                    .goal = *job_goal(job)};
-    struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};
+    struct plan_wish wish = {.microbatch = job->microbatch,
+                             .host = &job->host_setting,
+                             .play = step_timeline_play,
+                             .n_slots = job->host.n_slots};
     const int kind = check_kind(job, worker, err);
 
     if (kind)

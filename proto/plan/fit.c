@@ -137,6 +137,21 @@ static bool is_like_the_one_before(const struct plan_fit_asked *asked, uint32_t 
            (a->profile == b->profile || memcmp(a->profile, b->profile, sizeof *a->profile) == 0);
 }
 
+/* Slots that an inbox will have beside plans without a stash on the host, and any arena there. */
+static uint32_t fit_slots(const struct plan_fit_asked *asked, const struct plan_host_setting *setting)
+{
+    const struct plan_room room = {.available = asked->available, .cap = asked->cap};
+    struct plan_host_setting with = *setting;
+    struct plan_host host;
+
+    plan_host(&host, asked->model, &with);
+    if (plan_host_fits(&host, &room)) {
+        plan_host_add_replay(&host, &with, asked->model, &room);
+        plan_host_add_slots(&host, asked->model, &with, &room);
+    }
+    return host.n_slots;
+}
+
 static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_asked *asked, uint32_t microbatch,
                        const struct limit *limit, struct error *err)
 {
@@ -146,7 +161,9 @@ static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_a
     const struct plan_wish wish = {.microbatch = microbatch,
                                    .no_host_stash = limit->no_host_stash,
                                    .least_host_stash = limit->least_host_stash,
-                                   .host = &host};
+                                   .host = &host,
+                                   .play = asked->play,
+                                   .n_slots = fit_slots(asked, &host)};
     const bool is_limited = device->backend->takes_turns && limit->budget < device->budget;
     const uint64_t budget = is_limited ? limit->budget : device->budget;
 

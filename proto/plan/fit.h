@@ -14,6 +14,7 @@
 #include "proto/plan/time/cost.h"
 #include "proto/plan/memory/room.h"
 #include "proto/plan/memory/plan.h"
+#include "proto/plan/ties.h"
 #include "proto/plan/time/profile.h"
 
 enum { PLAN_FIT_WORKERS = 64 };
@@ -45,6 +46,7 @@ struct plan_fit_asked {
     uint64_t cap;                       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
     uint32_t own_first, n_own;          /* as in plan_host_setting; n_own > 0: with replay, unless fenced */
     uint64_t hosts_bytes, hosts_tables; /* as in plan_host_setting */
+    plan_player *play;                  /* as in struct plan_wish; what fits without it fits with it */
 };
 
 /* If the job does not fit, all members describe the smallest plans. */

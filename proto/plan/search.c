@@ -3,7 +3,9 @@
 #include "proto/plan/search.h"
 
 #include "proto/plan/cuts.h"
+#include "proto/plan/links.h"
 #include "proto/plan/refusal.h"
+#include "proto/plan/ties.h"
 #include "proto/plan/memory/chains.h"
 #include "proto/plan/time/cost.h"
 #include "proto/plan/memory/layers.h"
@@ -23,18 +25,6 @@ enum {
     MAX_COUNTS = EVERY_COUNT + 32,
 };
 
-/* Blocks of a class that keep the set `below` go up, the topmost first, to keep the set `above`. */
-struct link {
-    uint32_t class, below, above;
-    double rate; /* seconds saved per byte */
-};
-
-/* In order. The links of a class follow each other from nothing on: where one ends, the next begins. */
-struct links {
-    struct link of[MODEL_CLASSES * (MODEL_KEEPINGS - 1)];
-    uint32_t n;
-};
-
 struct search {
     const struct model *model;
     const struct plan_setting *setting;
@@ -45,20 +35,26 @@ struct search {
     uint64_t budget;
     /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones
      * for the current microbatch. */
-    struct links plain, best_links;
+    struct plan_links plain, best_links;
     struct plan_cuts *cuts; /* of row groups of `cut_rows` */
     uint32_t cut_rows;      /* 0: none yet */
     bool pulls_once;        /* several hosts: units pass through a ring once in each direction */
     struct plan best;
     int64_t best_time;
     bool found;
+    struct plan_ties *ties; /* offered what the search is; NULL: bytes decide among ties */
+};
+
+/* What plans are compared by. */
+struct measure {
+    int64_t time;
+    double busy; /* the device's part of the step; 1: it binds */
 };
 
 /* Everything is chosen but the kept values and the resident units. */
 struct chain {
     struct plan_choice choice;
-    const struct model *model;
-    const struct links *links;
+    const struct plan_links *links;
     uint32_t most_kept, most_resident; /* most_kept: blocks of all links */
     bool resident_first;
 };
@@ -68,21 +64,6 @@ static uint32_t chain_end(const struct chain *chain)
     return chain->most_kept + chain->most_resident;
 }
 
-/* Sets the choice after `steps` blocks have gone up by a link. */
-static void search_keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
-{
-    uint32_t n_blocks;
-
-    for (const struct link *link = chain->links->of; steps > 0; link++, steps -= n_blocks) {
-        n_blocks = chain->model->classes[link->class].n_blocks;
-        if (steps < n_blocks) {
-            choice->keeping[link->class] = (struct plan_keeping){steps, link->above, link->below};
-            return;
-        }
-        choice->keeping[link->class] = (struct plan_keeping){n_blocks, link->above, MODEL_KEEPS_NOTHING};
-    }
-}
-
 static void lay_out_at(struct plan *out, const struct search *s, const struct chain *chain, uint32_t at)
 {
     const uint32_t first = chain->resident_first ? chain->most_resident : chain->most_kept;
@@ -90,21 +71,24 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
     struct plan_choice choice = chain->choice;
 
     choice.n_resident = chain->resident_first ? of_first : at - of_first;
-    search_keep(&choice, chain, chain->resident_first ? at - of_first : of_first);
+    plan_links_keep(&choice, chain->links, s->model, chain->resident_first ? at - of_first : of_first);
     plan_lay_out_next(out, s->model, s->setting, &choice, s->known);
 }
 
 /* Predicted time in steps of a thousandth: smaller differences are ties, as predictions are no better. Whole steps, so
  * that the minimum over more plans never grows. In generation only copies are predicted, and even a unit of few rows
  * counts: billionths. */
-static int64_t time_of(const struct search *s, const struct plan *plan)
+static struct measure search_measure(const struct search *s, const struct plan *plan)
 {
     const double steps = s->setting->goal.purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile, s->prices);
-    const double ms = cost.step_ms - cost.message_ms;                /* messages are the same in all plans */
-    return (int64_t)floor(log(fmin(fmax(ms, least), most)) * steps); /* bounded for absurd profiles */
+    const double ms = cost.step_ms - cost.message_ms; /* messages are the same in all plans */
+    return (struct measure){
+        .time = (int64_t)floor(log(fmin(fmax(ms, least), most)) * steps), /* bounded for absurd profiles */
+        .busy = cost.device_ms / cost.step_ms,
+    };
 }
 
 /* True if layers' inputs are computed again. */
@@ -114,14 +98,22 @@ static bool recomputes(const struct plan *plan)
 }
 
 /* Of equal times the one with fewer bytes; but nothing is computed again for bytes that are there. */
-static void search_offer(struct search *s, const struct plan *plan)
+static void search_offer_measured(struct search *s, const struct plan *plan, const struct measure *m)
 {
-    const int64_t time = time_of(s, plan);
     const bool is_less = plan_total(plan) < plan_total(&s->best) && (!recomputes(plan) || recomputes(&s->best));
 
-    if (s->found && (time > s->best_time || (time == s->best_time && !is_less)))
+    if (s->ties)
+        plan_ties_offer(s->ties, plan, m->time, m->busy);
+    if (s->found && (m->time > s->best_time || (m->time == s->best_time && !is_less)))
         return;
-    s->best = *plan, s->best_time = time, s->found = true;
+    s->best = *plan, s->best_time = m->time, s->found = true;
+}
+
+static void search_offer(struct search *s, const struct plan *plan)
+{
+    const struct measure m = search_measure(s, plan);
+
+    search_offer_measured(s, plan, &m);
 }
 
 /* Points where bytes may fall along the chain: once all of the head's units, or all units, are resident, buffers
@@ -178,99 +170,55 @@ static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s
     return true;
 }
 
-/* Takes the first point of the chain with the predicted time of the furthest that fits. */
-static void search_follow(struct search *s, const struct chain *chain)
+/* Offers the first point of the chain, before `high`, that takes no more of time or device than *most; if none fits,
+ * none. *out: it, or the furthest one, which is there already. */
+static void search_first(struct plan *out, struct search *s, const struct chain *chain, uint32_t high,
+                         const struct measure *most)
 {
-    struct plan plan, least;
-    uint32_t high;
+    struct measure m, first = {0};
+    struct plan plan;
+    bool found = false;
 
-    if (!find_furthest(&least, &high, s, chain))
-        return;
-    const int64_t time = time_of(s, &least);
-    if (s->found && time > s->best_time)
-        return;
-    search_offer(s, &least);
     for (uint32_t low = 0; low < high;) {
         const uint32_t middle = low + (high - low) / 2;
         lay_out_at(&plan, s, chain, middle);
-        if (time_of(s, &plan) <= time)
-            high = middle, least = plan;
+        m = search_measure(s, &plan);
+        if (m.time <= most->time && m.busy <= most->busy)
+            high = middle, *out = plan, first = m, found = true;
         else
             low = middle + 1;
     }
-    if (plan_total(&least) <= s->budget)
-        search_offer(s, &least);
+    if (found && plan_total(out) <= s->budget)
+        search_offer_measured(s, out, &first);
+}
+
+/* Takes the first point of the chain with the predicted time of the furthest that fits; and of ties those where the
+ * device first has this much less to do. */
+static void search_follow(struct search *s, const struct chain *chain)
+{
+    struct plan furthest, least, plan;
+    uint32_t high;
+
+    if (!find_furthest(&furthest, &high, s, chain))
+        return;
+    const struct measure m = search_measure(s, &furthest);
+    if (s->found && m.time > s->best_time)
+        return;
+    search_offer_measured(s, &furthest, &m);
+    least = furthest;
+    search_first(&least, s, chain, high, &(struct measure){m.time, INFINITY});
+    for (uint32_t i = PLAN_TIES; s->ties && --i > 0 && m.busy <= plan_ties_busy(i);)
+        if (plan_ties_want(s->ties, i, plan_total(&least)))
+            search_first(&plan, s, chain, high, &(struct measure){m.time, plan_ties_busy(i)});
 }
 
 /* The longest chain: all units that can be resident, and all blocks through all links if blocks can keep values. */
-static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct links *links)
+static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct plan_links *links)
 {
-    struct chain chain = {.choice = *choice,
-                          .model = s->model,
+    return (struct chain){.choice = *choice,
                           .links = links,
+                          .most_kept = plan_may_keep(s->setting, choice) ? plan_links_blocks(links, s->model) : 0,
                           .most_resident = plan_count_uploaded(s->model)};
-
-    for (uint32_t i = 0; plan_may_keep(s->setting, choice) && i < links->n; i++)
-        chain.most_kept += s->model->classes[links->of[i].class].n_blocks;
-    return chain;
-}
-
-static void link_plainly(struct links *links, const struct model *model)
-{
-    for (links->n = 0; links->n < model->n_classes; links->n++)
-        links->of[links->n] = (struct link){.class = links->n, .below = MODEL_KEEPS_NOTHING, .above = MODEL_KEEPS_ALL};
-}
-
-/* The best links of one class: from nothing on, each next one saves the most time per added byte, so no mix of others
- * saves more in the same bytes. */
-static uint32_t link_class(struct link links[MODEL_KEEPINGS - 1], const struct search *s, uint32_t rows, uint32_t class)
-{
-    const struct plan plan = {.setting = *s->setting, .choice = {.microbatch = rows}};
-    const uint32_t n = s->model->classes[class].program->n_keepings;
-    double seconds[MODEL_KEEPINGS];
-    uint64_t bytes[MODEL_KEEPINGS];
-    struct plan_work work;
-    uint32_t n_links = 0;
-
-    plan_work_init(&work, &plan, s->model, s->profile, s->prices);
-    for (uint32_t i = 0; i < n; i++) {
-        seconds[i] = plan_work_keeping(&work, class, i);
-        bytes[i] = plan_keep(&plan, s->model, class, i).bytes;
-    }
-    for (uint32_t at = 0, next = 0;; at = next) {
-        double best = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            const double saved = seconds[at] - seconds[i];
-            if (bytes[i] <= bytes[at] || !(saved > 0))
-                continue;
-            const double rate = saved / (double)(bytes[i] - bytes[at]);
-            if (rate > best || (rate == best && bytes[i] < bytes[next]))
-                best = rate, next = i;
-        }
-        if (next == at)
-            return n_links;
-        links[n_links++] = (struct link){class, at, next, best};
-    }
-}
-
-/* Merges the links of all classes by falling rates; each class's stay in order. */
-static void link_best(struct links *out, const struct search *s, uint32_t rows)
-{
-    struct link links[MODEL_CLASSES][MODEL_KEEPINGS - 1];
-    uint32_t n[MODEL_CLASSES] = {0}, next[MODEL_CLASSES] = {0};
-
-    for (uint32_t c = 0; c < s->model->n_classes; c++)
-        n[c] = link_class(links[c], s, rows, c);
-    for (out->n = 0;; out->n++) {
-        const struct link *best = NULL;
-        for (uint32_t c = 0; c < s->model->n_classes; c++)
-            if (next[c] < n[c] && (!best || links[c][next[c]].rate > best->rate))
-                best = &links[c][next[c]];
-        if (!best)
-            return;
-        next[best->class]++;
-        out->of[out->n] = *best;
-    }
 }
 
 /* Candidate rows of a microbatch, multiples of `whole`, descending; returns their number. */
@@ -378,7 +326,7 @@ static void search_look_through(struct search *s, uint32_t rows, const struct pl
 }
 
 /* Follows both chains: kept values, then resident units; and the reverse. */
-static void follow_both(struct search *s, const struct plan_choice *choice, const struct links *links)
+static void follow_both(struct search *s, const struct plan_choice *choice, const struct plan_links *links)
 {
     struct chain chain = chain_of(s, choice, links);
 
@@ -407,7 +355,7 @@ static bool is_slow(const struct search *s, const struct plan_choice *choice)
 
     resident.n_resident = plan_count_uploaded(s->model);
     plan_lay_out_next(&plan, s->model, s->setting, &resident, s->known);
-    return s->found && time_of(s, &plan) > s->best_time;
+    return s->found && search_measure(s, &plan).time > s->best_time;
 }
 
 /* Where not each layer's input finds room: the fewest operations computed again; and the fewest bytes of inputs, which
@@ -478,7 +426,7 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
     struct search s = {
         .model = model, .setting = setting, .known = &known, .cuts = &cuts, .pulls_once = pulls_once(wish)};
 
-    link_plainly(&s.plain, model);
+    plan_links_plain(&s.plain, model);
     search_look_through(&s, wish->microbatch ? wish->microbatch : plan_joined_rows(&setting->goal, &model->config),
                         wish, visit_bytes);
     assert(s.found);
@@ -508,7 +456,7 @@ static void search_links(struct search *s, const uint32_t *rows, uint32_t n_rows
     struct search plain = *s;
 
     for (uint32_t i = 0; i < n_rows; i++) {
-        link_best(&s->best_links, s, rows[i]);
+        plan_links_best(&s->best_links, s->model, s->setting, s->profile, s->prices, rows[i]);
         if (s->best_links.n > 1 || s->model->n_classes > 1)
             search_look_through(s, rows[i], wish, visit_best);
     }
@@ -551,6 +499,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                                                       : 1},
                                               .n_workers = 1};
     struct plan_workspaces known = {0};
+    struct plan_ties ties = {.time = INT64_MAX};
     struct plan_prices prices = {0};
     struct plan_cuts cuts;
     struct search s = {.model = model,
@@ -559,6 +508,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                        .prices = &prices,
                        .known = &known,
                        .cuts = &cuts,
+                       .ties = wish->play && setting->goal.purpose == PLAN_TRAIN && !pulls_once(wish) ? &ties : NULL,
                        .pulls_once = pulls_once(wish),
                        .host = wish->host ? *wish->host : nominal,
                        .budget = budget};
@@ -572,7 +522,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                          setting->part_rows);
     if (plan_check_rows(model, setting, wish->microbatch, err))
         return -EINVAL;
-    link_plainly(&s.plain, model);
+    plan_links_plain(&s.plain, model);
     const bool generates = setting->goal.purpose == PLAN_GENERATE;
     const uint32_t n_rows = generates ? 0
                                       : list_rows(rows, setting->part_rows,
@@ -588,6 +538,8 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
         if (setting->goal.purpose == PLAN_TRAIN)
             search_links(&s, rows, n_rows, wish);
         *out = s.best;
+        if (s.ties && ties.time == s.best_time)
+            plan_ties_play(out, &ties, model, &s.host, profile, wish->play, wish->n_slots);
         return 0;
     }
     plan_smallest(out, model, setting, wish);

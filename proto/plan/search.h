@@ -16,6 +16,7 @@
 
 #include "proto/plan/memory/host.h"
 #include "proto/plan/memory/plan.h"
+#include "proto/plan/ties.h"
 #include "proto/plan/time/profile.h"
 
 /* Constraints on the choice. */
@@ -24,12 +25,14 @@ struct plan_wish {
     bool no_host_stash;                   /* the host has no room for one */
     bool least_host_stash;                /* it has room for one with the fewest bytes of layers' inputs alone */
     const struct plan_host_setting *host; /* affects the predicted time; NULL: one worker, all in fp32 */
+    plan_player *play; /* in training on one host: decides where plans tie because the host binds; NULL: bytes do */
+    uint32_t n_slots;  /* for it, of the worker's inbox, at least 1 */
 };
 
-/* 0 and *out; ties, within a thousandth, go to less memory. -ENOSPC if nothing fits, with a sentence that names the
+/* 0 and *out; ties, within a thousandth, go to less memory, unless they are played. -ENOSPC if nothing fits, with a sentence that names the
  * smallest sufficient budget in bytes (and that of single rows, if the microbatch is fixed to more) and the largest
  * terms; *out is then the smallest plan. -EINVAL with a sentence, and *out untouched: as plan_check, or a microbatch
- * beyond the part's rows. The profile is checked. Pure arithmetic, some milliseconds for hundreds of layers. */
+ * beyond the part's rows. The profile is checked. Pure arithmetic, some milliseconds for hundreds of layers, and those that playing takes. */
 int plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
                 const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err);
 

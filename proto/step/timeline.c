@@ -512,3 +512,12 @@ int step_timeline(struct step_timeline *out, const struct step_timeline_setting 
     close_timeline(&t);
     return rc;
 }
+
+double step_timeline_play(const struct plan *plan, const struct model *model, const struct plan_host_setting *host,
+                          const struct profile *profile, uint32_t n_slots)
+{
+    const struct step_timeline_setting setting = {plan, model, host, profile, n_slots};
+    struct step_timeline line;
+
+    return step_timeline(&line, &setting) ? INFINITY : line.seconds;
+}

@@ -41,4 +41,8 @@ struct step_timeline {
 /* 0 or -ENOMEM. */
 int step_timeline(struct step_timeline *out, const struct step_timeline_setting *setting);
 
+/* A plan_player (proto/plan/ties.h): the second step's seconds. */
+double step_timeline_play(const struct plan *plan, const struct model *model, const struct plan_host_setting *host,
+                          const struct profile *profile, uint32_t n_slots);
+
 #endif

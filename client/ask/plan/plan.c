@@ -17,6 +17,7 @@
 #include "proto/plan/memory/units.h"
 #include "proto/plan/memory/values.h"
 #include "proto/plan/time/card.h"
+#include "proto/step/timeline.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -268,10 +269,12 @@ static void fill_shortage(struct eps_plan *out, const struct plan_fit *fit, int 
     out->shortage.have = out->shortage.device ? out->worker.limit : shortage.have;
 }
 
-/* 0; -ENOSPC or -ENOMEM with the reason why the job does not fit; other codes are failures. */
-static int fit(struct question *q, struct error *err)
+/* 0; -ENOSPC or -ENOMEM with why the job does not fit; else a failure. play: NULL where that is all that matters. */
+static int fit(struct question *q, plan_player *play, struct error *err)
 {
-    const struct plan_fit_asked asked = asked_of(q);
+    struct plan_fit_asked asked = asked_of(q);
+
+    asked.play = play;
     const int rc = plan_fit(q->found, &asked, err);
     struct plan_fit_shortage shortage;
     char bytes[PROCESS_BYTES_TEXT];
@@ -416,7 +419,7 @@ static int plan_answer_form(struct eps_plan *out, const struct eps_train_options
 
     q.brief = brief;
     if (opened)
-        rc = fit(&q, &err);
+        rc = fit(&q, step_timeline_play, &err);
     if (opened && (!rc || is_refusal(rc))) {
         plan_fill(out, &q, q.found);
         out->fits = rc == 0, out->fresh = q.n_files == 0 && q.config.adapter.rank == 0;
@@ -451,7 +454,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
     const bool opened = rc == 0;
 
     if (opened)
-        rc = fit(&q, &err);
+        rc = fit(&q, step_timeline_play, &err);
     if (opened && (!rc || is_refusal(rc))) {
         *out = (struct eps_timeline){.fits = rc == 0, .measured = q.measured, .n_workers = workers_of(&q)};
         if (rc) {
@@ -473,7 +476,6 @@ static int check(struct question *q, struct error *err)
     const struct plan_fit_asked asked = asked_of(q);
     const struct plan_setting setting = plan_fit_setting(&asked, 0);
     const int rc = plan_check(&q->model, &setting, err);
-
     return rc ? rc : plan_check_rows(&q->model, &setting, q->options.microbatch, err);
 }
 
@@ -500,7 +502,7 @@ static bool fits_depth(struct question *q, uint32_t n_layers)
     other.config.n_layers = n_layers;
     other.model = (struct model){0};
     const bool yes =
-        client_options_model(&other.model, &other.config, &other.options, NULL) == 0 && fit(&other, NULL) == 0;
+        client_options_model(&other.model, &other.config, &other.options, NULL) == 0 && fit(&other, NULL, NULL) == 0;
     model_free(&other.model);
     return yes;
 }
@@ -518,7 +520,7 @@ static bool fits_rows(struct question *q, uint32_t n)
     struct question other = *q;
 
     other.options.batch = n * least_rows(q);
-    return fit(&other, NULL) == 0;
+    return fit(&other, NULL, NULL) == 0;
 }
 
 /* The largest n in 1 .. most that fits; 0 if none does. */
@@ -540,7 +542,7 @@ static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(s
 static int refuse_all(struct question *q, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
-    const int rc = fit(q, err);
+    const int rc = fit(q, NULL, err);
 
     assert(rc); /* fits_with(q, 1) has failed */
     if (rc == -ENOMEM)

@@ -547,10 +547,11 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
     add_all(out, &pipeline, &c);
     repeat(out, &pipeline, plan);
     if (takes_turns)
-        out->step_ms =
+        out->device_ms =
             out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms + out->message_ms;
     else
-        out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
+        out->device_ms = fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3;
+    out->step_ms = takes_turns ? out->device_ms : fmax(out->device_ms, host_ms(&c, out));
     /* From so many tokens on, a matrix is used for longer than its weights take to come: two operations for each weight
      * and token, against `value` bytes. */
     out->hiding_tokens =

@@ -28,6 +28,7 @@ struct plan_cost {
     /* Milliseconds of a step; of an evaluation's pass over the share; in generation, of one token at the end of each
      * row of a microbatch. step_ms is the sum of the other terms if nothing overlaps, else less. */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms;
+    double device_ms;              /* of step_ms, what devices and links take; less than that where the host binds */
     uint64_t down_bytes, up_bytes; /* one worker's weights, and contributions */
     uint64_t stash_bytes;          /* one worker's tiles of a stash on the host, both ways */
     double hiding_tokens; /* tokens of a share from which on computing a unit hides its pull: w F / 2 H, for w bytes per
