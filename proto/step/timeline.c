@@ -427,6 +427,7 @@ static int make_worker(struct timeline *t)
     if (!t->worker.chunks || !t->worker.stashed || !t->worker.row_tokens || !t->worker.contributing ||
         !t->worker.homes || !t->worker.staying)
         return -ENOMEM;
+    t->worker.plan.setting.goal.checks_memory = false;        /* slices have no bytes to add up */
     for (uint32_t unit = 0; unit < s->model->n_units; unit++) /* as in any step but a job's first */
         t->worker.staying[unit] = plan_stays(s->plan, s->model, unit);
     return 0;

@@ -209,6 +209,19 @@ TEST(fenced_commit_updates_after_the_last_contribution)
     setting_close(&d.s);
 }
 
+/* Sums of contributions are made from their bytes, which a simulation has none of, and take no time in it. */
+TEST(a_step_whose_contributions_have_sums_takes_as_long)
+{
+    struct drawn d;
+
+    draw(&d, 13, 0);
+    const struct step_timeline line = timeline_of(&d);
+    d.options.worker.setting.goal.checks_memory = d.host.goal.checks_memory = true;
+    d.options.worker.setting.backend = &plan_cuda; /* which sums what has arrived */
+    ck_assert_double_eq(timeline_of(&d).seconds, line.seconds);
+    setting_close(&d.s);
+}
+
 /* ---- sums ---- */
 
 enum { PART_ROWS = 5, MICROBATCH = 2, N_PARTS = 2 }; /* microbatches of 2, 2 and 1 rows */
