@@ -118,8 +118,9 @@ struct eps_plan {
                                                    * those that are computed again, at most at a time */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms, message_ms; /* message_ms: 0 if it overlaps */
-    bool measured; /* times use this machine's profile; else they are assumed: another machine's, or a data sheet's */
-    bool overlaps; /* pulls run while the device computes */
+    bool measured;   /* times use this machine's profile; else they are assumed: another machine's, or a data sheet's */
+    bool overlaps;   /* pulls run while the device computes */
+    bool host_binds; /* devices and links need less than step_ms: what the host's updates and copies take */
     double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
 };
 /* Sets what eps_train would choose by options->data, which it reads whole: the model if none is named, batch, seq,
@@ -230,6 +231,17 @@ int eps_plan_forms(struct eps_plan_form out[EPS_PLAN_FORMS], const struct eps_tr
                    struct eps_error *error);
 /* The form that options.approximate names (not "any"; NULL: exact); `chosen` is false. Errors as eps_plan. */
 int eps_plan_one_form(struct eps_plan_form *out, const struct eps_train_options *options, struct eps_error *error);
+
+/* A narrower form of the optimizer's state, or of what is sent to it: an option by its name here, and its value. */
+struct eps_plan_narrower {
+    const char *member, *value; /* "moments", "bf16"; static */
+    double step_ms;             /* of eps_plan with it */
+};
+enum { EPS_PLAN_NARROWER = 5 };
+/* Where the host binds, what it would take with each narrower form that this run can have, of those that save 1 % or
+ * more; else *n is 0. plan: eps_plan's of these options. Errors as eps_plan. */
+int eps_plan_narrower(struct eps_plan_narrower out[EPS_PLAN_NARROWER], uint32_t *n, const struct eps_plan *plan,
+                      const struct eps_train_options *options, struct eps_error *error);
 
 /* Queues of a simulated step in a long run, with the same profile as eps_plan. */
 enum eps_queue {

@@ -530,6 +530,57 @@ TEST(times_that_were_not_measured_are_called_assumed)
                     "--card rtx-5090 is a CUDA device: choose --device cuda, or leave it out");
 }
 
+/* A step's time in words, of eps plan with these options: "85 ms". */
+static char *planned_step(const char *options)
+{
+    const char *const end = " (assumed): computing ";
+
+    expect(print("eps plan %s", options), 0, end);
+    const char *const at = strstr(command_out(), end);
+    const char *from = at;
+    while (from > command_out() && from[-1] != '\n')
+        from--;
+    from += strspn(from, " ");
+    return strndup(from, (size_t)(at - from));
+}
+
+static const struct {
+    const char *job;
+    const char *forms[5]; /* that the line has, in order */
+} narrow[] = {
+    {"--device cuda --model gpt2 --batch 8 --seq 1024 --grad-dtype fp32",
+     {"--grad-dtype bf16", "--moments bf16", "--master none", "--state bf16"}},
+    {"--device cuda --model gpt2 --batch 8 --seq 1024 --grad-dtype bf16 --moments bf16 --clip-norm 1",
+     {"--sums bf16", "--master none", "--state bf16"}},
+    {"--device cuda --model gpt2 --batch 8 --seq 256 --precision fp32 --optimizer sgd --momentum 0 --grad-dtype fp32",
+     {"--grad-dtype bf16"}},
+    {"--device cuda --model gpt2 --batch 8 --seq 1024 --grad-dtype bf16 --master none", {"--moments bf16"}}, /* all */
+    {"--device cuda --model gpt2 --batch 8 --seq 1024 --state bf16", {NULL}}, /* it is narrow */
+    {"--device cuda --model gpt2 --batch 128 --seq 1024", {NULL}},            /* computing binds */
+    {"--device cpu --model gpt2 --batch 1 --seq 16", {NULL}}, /* nothing overlaps, so no one thing binds */
+};
+
+/* Each form's figure is that of eps plan with it. */
+TEST_EACH(where_the_optimizer_binds_narrower_forms_are_told_of, COUNT(narrow))
+{
+    char *const today = planned_step(narrow[_i].job), *const output = strdup(command_out());
+    const char *const begin = "            the optimizer binds: ", *at = strstr(output, begin);
+
+    ck_assert_msg((at != NULL) == (narrow[_i].forms[0] != NULL), "%s", output);
+    at += at ? strlen(begin) : 0;
+    for (int i = 0; i < 5 && narrow[_i].forms[i]; i++) {
+        char *const then = planned_step(print("%s %s", narrow[_i].job, narrow[_i].forms[i]));
+        const char *const told = i == 0
+                                     ? print("%s would take %s a step instead of %s", narrow[_i].forms[i], then, today)
+                                     : print(", %s %s", narrow[_i].forms[i], then);
+        ck_assert_msg(strncmp(at, told, strlen(told)) == 0, "'%s' is not '%s'", at, told);
+        at += strlen(told);
+        free(then);
+    }
+    ck_assert(!at || *at == '\n');
+    free(today), free(output);
+}
+
 /* 80 GB/s for the optimizer and both ways of the link: a step that they bind takes longer than with a memory of its own
  * for each, and no less than all the bytes do. */
 TEST(a_profile_says_how_fast_the_host_s_memory_is)

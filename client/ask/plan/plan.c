@@ -339,9 +339,9 @@ static void fill_cost(struct eps_plan *out, const struct question *q, const stru
     out->down_bytes = cost->down_bytes, out->up_bytes = cost->up_bytes, out->stash_traffic = cost->stash_bytes;
     out->step_ms = cost->step_ms, out->compute_ms = cost->compute_ms, out->pull_ms = cost->pull_ms;
     out->push_ms = cost->push_ms, out->stash_ms = cost->stash_ms, out->optimizer_ms = cost->optimizer_ms;
-    out->message_ms = cost->message_ms;
-    out->hiding_tokens = cost->hiding_tokens;
+    out->message_ms = cost->message_ms, out->hiding_tokens = cost->hiding_tokens;
     out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
+    out->host_binds = cost->device_ms < cost->step_ms;
 }
 
 static uint64_t less(uint64_t a, uint64_t b)
