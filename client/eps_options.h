@@ -243,7 +243,8 @@ struct eps_train_options {
     const char *approximate; /* "wta=0.3,attention=0.3,coded=8", "pool=2"; unset: gradients are exact */
     const char *sparse;      /* "keep=0.3,every=100"; unset: all weights are trained. Not on several hosts */
     enum eps_commit commit;
-    /* fp32 or bf16: what the four below are unless they are set. bf16: moments, if there are any, and gradients; no
+    /* fp32 or bf16: what the four below are unless they are set; unset: fp32, but gradients travel in bf16 if weights
+     * are in bf16. bf16: moments, if there are any, and gradients; no
      * master, of weights in 16 bits; sums, if there are any. */
     enum eps_number state;
     enum eps_number precision, moments, grad_dtype;

@@ -40,7 +40,8 @@ static int check_folded(const struct eps_train_options *o, struct error *err)
 }
 
 /* What --state says of the types of the state, where they are not named. A resumed run has them; then it must say the
- * same. */
+ * same. Without --state, gradients travel in bf16 with --precision bf16, which may depend on the devices still:
+ * client_options_complete. */
 static int commit_take_state(struct eps_train_options *o, bool fences, struct error *err)
 {
     const bool narrow = o->state == EPS_BF16, has_moments = o->optimizer != EPS_SGD || o->momentum != 0;
@@ -51,8 +52,10 @@ static int commit_take_state(struct eps_train_options *o, bool fences, struct er
 
     if (o->moments == EPS_NUMBER_DEFAULT)
         o->moments = moments;
-    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT && o->state)
         o->grad_dtype = grad;
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT && o->precision)
+        o->grad_dtype = client_options_sent(o->precision);
     if (o->master == EPS_MASTER_DEFAULT)
         o->master = master;
     if (o->sums == EPS_NUMBER_DEFAULT)

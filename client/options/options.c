@@ -80,6 +80,13 @@ void client_options_complete(struct eps_train_options *options, const struct cli
         options->device_mem = devices->budget;
     if (options->precision == EPS_NUMBER_DEFAULT)
         options->precision = devices->cuda && !devices->cpu ? EPS_BF16 : EPS_FP32;
+    if (options->grad_dtype == EPS_NUMBER_DEFAULT)
+        options->grad_dtype = client_options_sent(options->precision);
+}
+
+enum eps_number client_options_sent(enum eps_number precision)
+{
+    return precision == EPS_BF16 ? EPS_BF16 : EPS_FP32;
 }
 
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)

@@ -70,9 +70,9 @@ struct client_facts {
 };
 
 /* Resolves all options that do not depend on the devices; device, device_mem and precision stay as given until
- * client_options_complete. Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with
- * `connect`. -EDOM with a sentence that names the option, its value and what is accepted; -EINVAL if the data is too
- * short. */
+ * client_options_complete, and grad_dtype where it follows from that precision. Resolved options resolve to
+ * themselves: steps is set and epochs is not; workers is 0 with `connect`. -EDOM with a sentence that names the option,
+ * its value and what is accepted; -EINVAL if the data is too short. */
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err);
 
@@ -173,6 +173,8 @@ struct client_devices {
     uint64_t budget; /* largest */
 };
 void client_options_complete(struct eps_train_options *options, const struct client_devices *devices);
+/* grad_dtype, if neither it nor state is given: bf16 for weights in bf16. */
+enum eps_number client_options_sent(enum eps_number precision);
 
 /* Refuses options of a command's struct that go with none of these tasks (bits of enum eps_tasks): -EDOM. A whole
  * number of 0 asks for nothing. continued: of a run that is resumed or attached to, whose stored options are its

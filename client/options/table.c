@@ -281,9 +281,9 @@ static const struct eps_option rows[] = {
      .offset = AT(state),
      .train = "type of the optimizer's state in host memory. bf16: --moments bf16, --grad-dtype bf16, with --precision "
               "bf16 or fp16 --master none, and with --commit fenced --sums bf16; each may be named beside it. "
-              "12 bytes per parameter become 6, or 8 in fp32. Default fp32",
+              "12 bytes per parameter become 6, or 8 in fp32. Default fp32, but --grad-dtype as it says",
      .plan = "type of the optimizer's state: bf16 is --moments, --grad-dtype and, where they apply, --master none and "
-             "--sums bf16 in one; default fp32"},
+             "--sums bf16 in one; default fp32, but --grad-dtype as it says"},
     {.name = "--moments",
      .value = "fp32|bf16",
      .kind = EPS_OPTION_CHOICE,
@@ -301,8 +301,9 @@ static const struct eps_option rows[] = {
      .offset = AT(grad_dtype),
      .key = 19,
      .stored = EPS_STORED_LATER,
-     .train = "type of gradients in transfer to the host: fp16 with --precision fp16 alone; default fp32",
-     .plan = "type of gradients in transfer to the host; default fp32"},
+     .train = "type of gradients in transfer to the host: fp16 with --precision fp16 alone; default bf16 with "
+              "--precision bf16, unless --state says otherwise, else fp32",
+     .plan = "type of gradients in transfer to the host; default bf16 with --precision bf16, else fp32"},
     {.name = "--master",
      .value = "fp32|none",
      .kind = EPS_OPTION_CHOICE,

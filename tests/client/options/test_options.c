@@ -47,7 +47,8 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert(out.save_every == UINT64_MAX && out.save_minutes == 10);
     ck_assert(out.workers == 1 && out.parts == 1 && out.optimizer == EPS_ADAMA && out.order == EPS_SHUFFLED);
     ck_assert(out.schedule == EPS_SCHEDULE_COSINE && out.separator == EPS_SEPARATOR_NONE && out.commit == EPS_EAGER);
-    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_FP32 && isnan(out.clip_norm) && isnan(out.clip_update));
+    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_NUMBER_DEFAULT && isnan(out.clip_norm) &&
+              isnan(out.clip_update));
     ck_assert(out.master == EPS_MASTER_FP32 && out.sums == EPS_FP32);
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
 }
@@ -626,6 +627,35 @@ TEST(a_narrow_state_is_all_that_applies_in_16_bits)
     in.state = EPS_FP32;
     ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), -EDOM);
     ck_assert_msg(strstr(err.text, "--state fp32: the run's state has other types"), "%s", err.text);
+}
+
+/* What is asked of precision, state and gradients; in which type these travel on the CPU, and on a GPU. */
+static const struct {
+    enum eps_number precision, state, asked, on_cpu, on_gpu;
+} travels[] = {
+    {EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16},
+    {EPS_FP32, EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32},
+    {EPS_BF16, EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_BF16, EPS_BF16},
+    {EPS_FP16, EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32},
+    {EPS_NUMBER_DEFAULT, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32, EPS_FP32},
+    {EPS_BF16, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32, EPS_FP32},
+    {EPS_FP32, EPS_NUMBER_DEFAULT, EPS_BF16, EPS_BF16, EPS_BF16},
+    {EPS_BF16, EPS_FP32, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32},
+    {EPS_NUMBER_DEFAULT, EPS_FP32, EPS_NUMBER_DEFAULT, EPS_FP32, EPS_FP32},
+    {EPS_FP32, EPS_BF16, EPS_NUMBER_DEFAULT, EPS_BF16, EPS_BF16},
+};
+
+TEST_EACH(gradients_travel_in_bf16_with_weights_in_bf16, COUNT(travels))
+{
+    struct eps_train_options in = given(), out;
+
+    in.precision = travels[_i].precision, in.state = travels[_i].state, in.grad_dtype = travels[_i].asked;
+    for (int cuda = 0; cuda < 2; cuda++) {
+        const struct client_devices devices = {!cuda, cuda, 5 << 20};
+        resolve(&out, &in, &facts);
+        client_options_complete(&out, &devices);
+        ck_assert_int_eq(out.grad_dtype, cuda ? travels[_i].on_gpu : travels[_i].on_cpu);
+    }
 }
 
 /* Which numbers, by whose devices. */

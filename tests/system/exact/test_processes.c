@@ -91,6 +91,7 @@ static void train_there(const char *name, const struct cut *cut)
     options.optimizer = cut->sgd ? EPS_SGD : cut->adamw ? EPS_ADAMW : EPS_ADAMA;
     options.nesterov = cut->nesterov, options.momentum = cut->sgd ? cut->momentum : NAN, options.weight_decay = 0.01;
     options.precision = options.moments = cut->narrow ? EPS_BF16 : EPS_FP32;
+    options.grad_dtype = EPS_FP32; /* as in this process */
     options.commit = cut->fenced ? EPS_FENCED : EPS_EAGER;
     options.clip_norm = cut->clip_norm > 0 ? cut->clip_norm : NAN;
     ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);

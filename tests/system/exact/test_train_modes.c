@@ -55,3 +55,18 @@ TEST_EACH(each_combination_trains_and_goes_on_bit_for_bit, MODES + COUNT(sgd))
     expect("eps train --resume whole/step-2 --out on --device-mem 7MiB", 0);
     outputs_check_same_latest("whole", "on");
 }
+
+/* Gradients of a new run travel in bf16 with weights in bf16. One that is older than the option: test_record. */
+TEST(a_run_begun_with_gradients_in_fp32_goes_on_with_them)
+{
+    const char *train = "eps train --model tiny.json --data tiny.txt --batch 4 --seed 3 --device cpu --save-every 2 "
+                        "--lr 1e-3 --keep 0 --device-mem 8MiB --precision bf16 --steps 4";
+
+    expect(print("%s --out narrow", train), 0);
+    expect(print("%s --out wide --grad-dtype fp32", train), 0);
+    expect("grep -q '\"grad_dtype\": *\"bf16\"' narrow/step-4/training.json", 0);
+    expect("cmp -s narrow/step-4/model.safetensors wide/step-4/model.safetensors", 1);
+    expect("eps train --resume wide/step-2 --out on", 0);
+    outputs_check_same_latest("wide", "on");
+    expect("grep -q '\"grad_dtype\": *\"fp32\"' on/step-4/training.json", 0);
+}
