@@ -291,11 +291,12 @@ static int replace_take_layer(struct replace *r, const struct model_layer *to, c
     if (!out)
         return 0;
     for (int p = 0; !rc && p < (int)unit->n_pieces; p++) {
+        const int slot = model->pieces[unit->first_piece + (uint32_t)p].slot;
         const uint32_t t = model->pieces[unit->first_piece + (uint32_t)p].tensor,
                        s = old->pieces[source->first_piece + (uint32_t)p].tensor;
         const struct model_tensor *tensor = &model->tensors[t], *old_tensor = &old->tensors[s];
         const bool rows = tensor->shape[0] != old_tensor->shape[0], columns = tensor->shape[1] != old_tensor->shape[1];
-        const bool is_own = rows || columns || (p >= out->tensor && p < out->tensor + out->n_tensors);
+        const bool is_own = rows || columns || (slot >= out->tensor && slot < out->tensor + out->n_tensors);
         r->derive.origins[t] = (struct derive_origin){.tensor = s, .without_moments = is_own && r->without_moments};
         if (!rows && !columns)
             continue;
@@ -303,8 +304,8 @@ static int replace_take_layer(struct replace *r, const struct model_layer *to, c
                                                       .without_moments = r->without_moments,
                                                       .units = &r->units[to->index],
                                                       .columns = columns,
-                                                      .new_are_zeros = p == out->tensor};
-        if (p == out->tensor)
+                                                      .new_are_zeros = slot == out->tensor};
+        if (slot == out->tensor)
             rc = choose_units(r, to->index, file, s, columns, err);
     }
     return rc;

@@ -317,7 +317,7 @@ static int load_places(struct store *store, const struct safetensors *file, stru
 
     for (uint32_t u = 0; rc == 0 && u < model->n_units; u++)
         for (uint32_t i = 0; rc == 0 && i < model->units[u].n_pieces; i++)
-            if (model->units[u].sparse >> i & 1)
+            if (model->units[u].sparse >> model->pieces[model->units[u].first_piece + i].slot & 1)
                 rc = load_piece(store, u, &model->pieces[model->units[u].first_piece + i], file, err);
     store->rewiring.has_places = rc == 0;
     return rc;

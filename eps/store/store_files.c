@@ -333,9 +333,10 @@ static int write_places(const struct store_files *files, uint32_t unit, struct e
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
-        if (!(u->sparse >> i & 1))
+        const struct model_piece *piece = &model->pieces[u->first_piece + i];
+        if (!(u->sparse >> piece->slot & 1))
             continue;
-        const struct sparse_places p = store_places(files->store, unit, &model->pieces[u->first_piece + i]);
+        const struct sparse_places p = store_places(files->store, unit, piece);
         rc = write_runs(&to, p.places, p.rows * p.words * sizeof *p.places,
                         files->moments.offsets[checkpoint_places(model, n_moments, number++)], err);
     }

@@ -245,7 +245,7 @@ const char *model_adapter_name(char *out, size_t n, const char *within, const ch
     return out;
 }
 
-/* The pieces of the layer's one unit: one for each of its program's tensors, in their order. */
+/* The pieces of the layer's one unit: those of each of its program's tensors, in their order. */
 static const struct model_piece *layer_pieces(const struct model *model, const struct model_layer *layer)
 {
     return &model->pieces[model->units[model->visits[layer->first_visit]].first_piece];
@@ -259,7 +259,7 @@ float model_adapter_factor(const struct model *model, uint32_t tensor)
         for (int o = 0; p && o < p->n_operations; o++) {
             const struct program_operation *op = &p->operations[o];
             for (int i = 0; op->kind == &operation_adapter && i < op->adapter.n_maps; i++)
-                if (pieces[op->tensor + 2 * i].tensor == tensor)
+                if (pieces[program_tensors_before(p, op->tensor + 2 * i)].tensor == tensor)
                     return op->adapter.maps[i].factor;
         }
     }
@@ -267,24 +267,42 @@ float model_adapter_factor(const struct model *model, uint32_t tensor)
     return 0;
 }
 
+/* Each of the tensors from this one of the operation's on, to the end of its stack. */
+static int each_of_tensor(const struct model_layer *layer, const struct program_operation *op, int tensor,
+                          const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
+                          void *data)
+{
+    const struct program *p = &layer->program->program;
+    const struct model_piece *piece = layer_pieces(model, layer) + program_tensors_before(p, op->tensor + tensor);
+    const struct program_tensor *t = &p->tensors[op->tensor + tensor];
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < (t->n_stacked ? t->n_stacked : 1); i++) {
+        const char *name = model->tensors[piece[i].tensor].name;
+        rc = on_linear(data, &(struct model_linear){.role = t->n_stacked             ? LINEAR_EXPERT
+                                                            : model_is_router(p, op) ? LINEAR_ROUTER
+                                                                                     : LINEAR_PLAIN,
+                                                    .layer = layer,
+                                                    .name = name,
+                                                    .n = (size_t)(strrchr(name, '.') - name),
+                                                    .stem = t->name,
+                                                    .n_stem = (size_t)(strrchr(t->name, '.') - t->name),
+                                                    .in_out = !t->n_stacked && !op->linear.out_in});
+    }
+    return rc;
+}
+
 static int each_of_layer(const struct model *model, const struct model_layer *layer,
                          int (*on_linear)(void *data, const struct model_linear *linear), void *data)
 {
     const struct program *p = &layer->program->program;
-    const struct model_piece *pieces = layer_pieces(model, layer);
     int rc = 0;
 
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        for (int i = 0; rc == 0 && op->kind == &operation_linear && i < op->linear.n_parts; i++) {
-            const char *stem = p->tensors[op->tensor + i].name,
-                       *name = model->tensors[pieces[op->tensor + i].tensor].name;
-            rc = on_linear(data, &(struct model_linear){.layer = layer,
-                                                        .name = name,
-                                                        .n = (size_t)(strrchr(name, '.') - name),
-                                                        .stem = stem,
-                                                        .n_stem = (size_t)(strrchr(stem, '.') - stem),
-                                                        .in_out = !op->linear.out_in});
-        }
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
+        const int n = op->kind == &operation_linear ? op->linear.n_parts : op->kind == &operation_experts ? 3 : 0;
+        for (int i = 0; rc == 0 && i < n; i++)
+            rc = each_of_tensor(layer, op, i, model, on_linear, data);
+    }
     return rc;
 }
 

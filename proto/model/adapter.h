@@ -91,8 +91,15 @@ uint32_t model_adapter_least_rank(const struct model_adapter *adapter);
 /* The factor of the map whose A this tensor is. */
 float model_adapter_factor(const struct model *model, uint32_t tensor);
 
-/* A linear map of a model without adapters, in one of its layers. */
+enum model_linear_role {
+    LINEAR_PLAIN,
+    LINEAR_ROUTER, /* it makes the scores of experts */
+    LINEAR_EXPERT, /* one of an expert's own */
+};
+
+/* A linear map of a model without adapters, in one of its layers. Those of experts and routers have no adapters. */
 struct model_linear {
+    enum model_linear_role role;
     const struct model_layer *layer;
     const char *name; /* the module's, "model.layers.0.self_attn.q_proj", of n characters, not terminated */
     size_t n;

@@ -13,7 +13,8 @@
 enum family_key_type {
     FAMILY_COUNT,           /* a positive whole number: uint32_t */
     FAMILY_COUNT_OR_NULL,   /* a positive whole number, or null for 0: uint32_t */
-    FAMILY_PERIOD,          /* the same, where every so manyth block is of the other kind: also 0, or "LLLG" for 4 */
+    FAMILY_COUNT_OR_NONE,   /* the same, or 0 */
+    FAMILY_PERIOD,          /* the same, where every so manyth block is of the other kind: also "LLLG" for 4 */
     FAMILY_WIDTHS,          /* of the feed-forward layers, inner_width: a count, or a list of one for each block */
     FAMILY_WIDTHS_OR_NULL,  /* the same, or null for 0 */
     FAMILY_REAL,            /* float */
@@ -202,6 +203,11 @@ struct family {
     /* Files of whole models have old_name, which transformers changes as it reads them; adapters have the name itself,
      * as PEFT names what transformers has in memory. */
     bool keeps_old_names;
+    /* PEFT's all-linear, and targets by name, mean experts and routers as well; else the maps beside them alone. */
+    bool adapts_experts;
+    /* What the config has a coefficient for and training leaves out, as a sentence for whoever trains all weights;
+     * static. NULL: nothing. */
+    const char *(*left_out)(const struct model_config *config);
 };
 
 extern const struct family *const model_families[]; /* NULL ends them */
@@ -211,6 +217,9 @@ const struct family *family_find(const struct json_t *config);
 
 /* A config before its keys are read: the family's defaults, its own numbers included. */
 void family_set_defaults(struct model_config *out, const struct family *family);
+
+/* What training of the config's model leaves out (left_out), unless it has an adapter. NULL: nothing. */
+const char *family_left_out(const struct model_config *config);
 
 /* True if the list has this name, or an ending in '*' that matches it. list NULL: empty. */
 bool family_lists(const char *const *list, const char *name);

@@ -3,6 +3,7 @@
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"
+#include "proto/operation/operation.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -14,7 +15,24 @@ static bool is_frozen(const struct model *m, const struct model_piece *piece)
     return m->tensors[piece->tensor].frozen;
 }
 
-/* Embedding, head, vectors and convolutions over tokens are not multiplied as a linear layer's weight is. */
+bool model_is_router(const struct program *p, const struct program_operation *op)
+{
+    for (int i = 0; i < p->n_operations; i++)
+        if (p->operations[i].kind == &operation_route && p->operations[i].inputs[0] == op->outputs[0])
+            return true;
+    return false;
+}
+
+static bool is_of_router(const struct program *p, const struct model_piece *piece)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == &operation_linear && op->tensor == piece->slot)
+            return model_is_router(p, op);
+    return false;
+}
+
+/* Embedding, head, vectors and convolutions over tokens are not multiplied as a linear layer's weight is. A router is,
+ * but in few bits its scores would choose other experts. */
 static bool is_matrix(const struct model *m, const struct model_unit *unit, const struct model_piece *piece)
 {
     const uint32_t n_tables = model_table_visits(m);
@@ -23,7 +41,7 @@ static bool is_matrix(const struct model *m, const struct model_unit *unit, cons
     const uint32_t u = (uint32_t)(unit - m->units);
 
     return u >= first && u - first < n && m->tensors[piece->tensor].n_dims == 2 &&
-           !m->tensors[piece->tensor].over_tokens;
+           !m->tensors[piece->tensor].over_tokens && !is_of_router(&m->programs[unit->program].program, piece);
 }
 
 bool model_is_matrix(const struct model *m, uint32_t tensor)
@@ -53,10 +71,10 @@ static void place_pieces(struct model *m, struct model_unit *unit, enum kind kin
             continue;
         p->offset = *n;
         *n += p->n;
-        unit->frozen |= kind != TRAINED ? UINT64_C(1) << (p - first) : 0;
+        unit->frozen |= kind != TRAINED ? UINT64_C(1) << p->slot : 0;
         if (kind != CODED && p->dense == 0)
             continue;
-        *(kind == CODED ? &unit->coded : &unit->sparse) |= UINT64_C(1) << (p - first);
+        *(kind == CODED ? &unit->coded : &unit->sparse) |= UINT64_C(1) << p->slot;
         m->n_sparse += kind != CODED;
         p->coded = unit->coded_bytes, p->decoded = unit->n_decoded;
         unit->coded_bytes += kind == CODED ? form_bytes(p->form, p->n_rows, p->n / p->n_rows) : model_places_bytes(p);
@@ -249,6 +267,20 @@ uint64_t model_largest_bytes(const struct model *m, enum number_type precision)
     return most;
 }
 
+int model_check_stacks(const struct model *m, struct error *err)
+{
+    const struct model_piece *end = m->pieces + m->n_pieces;
+
+    for (const struct model_piece *p = m->pieces + 1; p < end; p++) {
+        const struct model_tensor *t = &m->tensors[p->tensor], *before = &m->tensors[p[-1].tensor];
+        if (t->stacked && before->stacked && p->slot == p[-1].slot && t->frozen != before->frozen)
+            return error_set(err, -EINVAL,
+                             "%s is trained and %s is not: the experts of a block are trained, or frozen, together",
+                             t->frozen ? before->name : t->name, t->frozen ? t->name : before->name);
+    }
+    return 0;
+}
+
 int model_freeze(struct model *m, const char *patterns, struct model_base base, struct error *err)
 {
     char pattern[MODEL_FREEZE_BYTES];
@@ -261,6 +293,9 @@ int model_freeze(struct model *m, const char *patterns, struct model_base base, 
                              "--freeze %.200s matches no tensor of this model: its tensors have names like %s and %s",
                              pattern, model_without_prefix(m, m->tensors[0].name),
                              model_without_prefix(m, first_of_block(m)->name));
+    const int rc = model_check_stacks(m, err);
+    if (rc)
+        return rc;
     model_divide(m, base);
     return m->n_trained > 0
                ? 0

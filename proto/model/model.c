@@ -119,7 +119,8 @@ static int model_allocate(struct model *m)
     }
     for (uint32_t i = 0; i < m->n_programs; i++) {
         const uint32_t times = model_runs_in_blocks(m, i) ? m->programs[i].n_layers : 1;
-        const uint32_t n = (uint32_t)m->programs[i].program.n_tensors * times;
+        const struct program *p = &m->programs[i].program;
+        const uint32_t n = program_tensors_before(p, p->n_tensors) * times;
         n_tensors += n, n_pieces += n;
     }
     m->tensors = calloc(n_tensors, sizeof *m->tensors);
@@ -209,38 +210,52 @@ static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t 
     return tensor;
 }
 
+/* Adds a program's tensor to the open unit: of a stack, its i'th. in_front precedes its name. */
+static void model_add_program_tensor(struct model *m, const struct program *p, int slot, uint32_t i,
+                                     const char *in_front)
+{
+    const struct program_tensor *t = &p->tensors[slot];
+    const uint32_t tensor = model_add_tensor(m, t->rows, t->columns, t->init, t->deviation);
+    struct model_tensor *to = &m->tensors[tensor];
+    const size_t n_in_front = strlen(in_front), n = strlen(t->name);
+
+    assert(n_in_front + n + (t->n_stacked ? 8 : 0) < sizeof to->name);
+    memcpy(to->name, in_front, n_in_front); /* snprintf would take longer than all else here */
+    if (t->n_stacked)
+        snprintf(to->name + n_in_front, sizeof to->name - n_in_front, t->name, i);
+    else
+        memcpy(to->name + n_in_front, t->name, n);
+    add_piece(m, tensor, 0, t->rows);
+    m->pieces[m->n_pieces - 1].slot = (uint8_t)slot;
+    to->adapts = t->adapts;
+    to->height = t->height, to->width = t->width;
+    to->over_tokens = t->over_tokens;
+    to->heads = t->heads;
+    to->stacked = t->n_stacked > 0;
+    /* Running statistics are saved as tensors, but are no parameters. */
+    if (t->averages) {
+        to->averages = true;
+        m->n_parameters -= to->n;
+    }
+    if (slot == p->logit_bias)
+        m->logit_bias = to;
+}
+
 /* Adds a layer of one unit with its program's tensors: of a block, its part'th. in_front precedes their names. */
 static void model_add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t part,
                             uint32_t program, const char *in_front)
 {
     struct model_layer *layer = open_layer(m, kind, index);
     const struct program *p = &m->programs[program].program;
-    const size_t n_in_front = strlen(in_front);
 
     layer->part = part;
     layer->program = &m->programs[program];
     layer->name = m->programs[program].row->name;
     open_unit(m, kind, index, part);
     m->units[m->n_units].program = program;
-    for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
-        const uint32_t tensor = model_add_tensor(m, t->rows, t->columns, t->init, t->deviation);
-        const size_t n = strlen(t->name);
-        assert(n_in_front + n < sizeof m->tensors->name);
-        memcpy(m->tensors[tensor].name, in_front, n_in_front); /* snprintf would take longer than all else here */
-        memcpy(m->tensors[tensor].name + n_in_front, t->name, n);
-        add_piece(m, tensor, 0, t->rows);
-        m->tensors[tensor].adapts = t->adapts;
-        m->tensors[tensor].height = t->height, m->tensors[tensor].width = t->width;
-        m->tensors[tensor].over_tokens = t->over_tokens;
-        m->tensors[tensor].heads = t->heads;
-        /* Running statistics are saved as tensors, but are no parameters. */
-        if (t->averages) {
-            m->tensors[tensor].averages = true;
-            m->n_parameters -= m->tensors[tensor].n;
-        }
-        if (t - p->tensors == p->logit_bias)
-            m->logit_bias = &m->tensors[tensor];
-    }
+    for (int slot = 0; slot < p->n_tensors; slot++)
+        for (uint32_t i = 0; i < (p->tensors[slot].n_stacked ? p->tensors[slot].n_stacked : 1); i++)
+            model_add_program_tensor(m, p, slot, i, in_front);
     m->n_units++;
     model_visit(m, m->n_units - 1);
 }
@@ -396,6 +411,11 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         return refuse_memory(config, err);
     }
     model_set_saved(m);
+    rc = model_check_stacks(m, err);
+    if (rc != 0) {
+        model_free(m);
+        return rc;
+    }
     model_divide(m, (struct model_base){FORM_VALUES, FORM_VALUES});
     if (m->n_trained > 0)
         return 0;

@@ -42,6 +42,7 @@ struct model_tensor {
     uint32_t height,
         width;        /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
     bool over_tokens; /* of a convolution of each channel by itself: files have (channels, 1, taps) */
+    bool stacked;     /* one of several that an operation reads as one array (struct program_tensor) */
     uint32_t heads;   /* of a vector: files have it as (heads, n / heads); 0: as it is */
     bool saved;       /* in checkpoints: all, or of a model with adapters what its base does not hold */
     uint32_t place;   /* index among the saved tensors, if it is saved */
@@ -73,6 +74,7 @@ uint32_t model_file_shape(uint64_t out[4], const struct model_tensor *tensor);
 /* Consecutive rows of one tensor inside one unit. */
 struct model_piece {
     uint32_t tensor;
+    uint8_t slot; /* the program's tensor that it is, or is of the stack of; of a table 0 */
     uint64_t first_row, n_rows;
     uint64_t offset; /* elements from the unit's start */
     uint64_t n;      /* elements; of a sparse one those that it has room for */
@@ -111,7 +113,7 @@ struct model_unit {
     uint32_t n_visits;                    /* 2 when tied */
     uint32_t program;                     /* index of the program that the unit's layer runs; 0 for a table's unit */
     uint32_t first_sparse;                /* how many pieces of the units before it are sparse */
-    uint64_t frozen, coded, sparse;       /* sets: bit i: piece i of the unit is frozen; it is coded; it is sparse */
+    uint64_t frozen, coded, sparse;       /* sets: bit i: pieces of the unit in slot i are frozen; coded; sparse */
     struct model_alike alike;             /* the run of recurring units that this one belongs to */
 };
 
@@ -265,7 +267,7 @@ struct model_base {
     enum form matrices, others;
 };
 
-/* True for a matrix of a layer with a program, which products read. */
+/* True for a matrix of a layer with a program, which products read; not for a router's (struct program_route_options). */
 bool model_is_matrix(const struct model *model, uint32_t tensor);
 
 /* The forms for --base. FORM_VALUES: all frozen tensors have the job's type. FORM_BF16: all are bf16. Otherwise
@@ -452,7 +454,7 @@ static inline uint64_t model_unit_values(const struct model *model, const struct
     uint64_t n = unit->n;
 
     for (uint32_t i = 0; unit->coded && i < unit->n_pieces; i++)
-        n -= unit->coded >> i & 1 ? model->pieces[unit->first_piece + i].n : 0;
+        n -= unit->coded >> model->pieces[unit->first_piece + i].slot & 1 ? model->pieces[unit->first_piece + i].n : 0;
     return n;
 }
 
@@ -462,7 +464,7 @@ static inline uint64_t model_unit_dense(const struct model *model, const struct 
     uint64_t n = unit->n;
 
     for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++)
-        if (unit->sparse >> i & 1)
+        if (unit->sparse >> model->pieces[unit->first_piece + i].slot & 1)
             n += model->pieces[unit->first_piece + i].dense - model->pieces[unit->first_piece + i].n;
     return n;
 }

@@ -56,6 +56,12 @@ void model_adapt_program(struct program *p, const struct model_adapter *adapter,
 /* Sets what is saved; and freezes the rest, which is the base of an adapter. Before model_divide. */
 void model_set_saved(struct model *model);
 
+/* True if experts are chosen by what the operation makes. */
+bool model_is_router(const struct program *p, const struct program_operation *op);
+
+/* -EINVAL with a sentence if of one stack (struct program_tensor) some tensors are frozen and others are not. */
+int model_check_stacks(const struct model *model, struct error *err);
+
 /* Sets all that depends on which tensors are frozen, and on their forms. After model_bind_values, and whenever that
  * changes. */
 void model_divide(struct model *model, struct model_base base);

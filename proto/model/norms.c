@@ -94,9 +94,8 @@ struct model_norm_map model_norm_map(const struct model *m, uint32_t unit, uint3
     for (uint32_t left = i; !program_samples(op) || left-- > 0;)
         op++;
     const uint32_t domain = p->values[op->inputs[0]].domain;
-    return (struct model_norm_map){.tensor = &m->tensors[m->pieces[u->first_piece + (uint32_t)op->tensor].tensor],
-                                   .first = domain >= PROGRAM_OWN
-                                                ? program_own_first(&p->own[domain - PROGRAM_OWN], n_tokens)
-                                                : 0,
-                                   .n = program_domain_elements(p, domain, n_tokens)};
+    return (struct model_norm_map){
+        .tensor = &m->tensors[m->pieces[u->first_piece + program_tensors_before(p, op->tensor)].tensor],
+        .first = domain >= PROGRAM_OWN ? program_own_first(&p->own[domain - PROGRAM_OWN], n_tokens) : 0,
+        .n = program_domain_elements(p, domain, n_tokens)};
 }

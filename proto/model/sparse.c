@@ -28,7 +28,7 @@ static bool can_be_sparse(const struct model *m, uint32_t unit, const struct mod
 {
     const struct model_tensor *t = &m->tensors[piece->tensor];
 
-    return t->n_dims == 2 && !t->frozen && !t->adapts && is_in_block(m, unit) && t->n <= UINT32_MAX &&
+    return t->n_dims == 2 && !t->frozen && !t->adapts && !t->stacked && is_in_block(m, unit) && t->n <= UINT32_MAX &&
            (!model_is_filter(t) || (t->height * t->width > 1 && !t->over_tokens));
 }
 

@@ -72,7 +72,7 @@ enum call_pass {
     CALL_PASS_NORM_BACKWARD,
 };
 
-enum { CALL_ARRAYS = 12 };
+enum { CALL_ARRAYS = 14 };
 
 /* What a call does. */
 struct call_work {
@@ -84,7 +84,9 @@ struct call_work {
     size_t rows;             /* CALL_RATE_PRODUCT: tokens; CALL_RATE_CONV2D: pixels of y */
     enum conv2d_kind conv2d; /* CALL_RATE_CONV2D */
     enum conv2d_path conv2d_path;
-    double filled; /* CALL_RATE_CONV2D: of what is computed at this rate, the share that is operations */
+    double products; /* CALL_RATE_PRODUCT: how many there are, of so many rows each; 0: one */
+    bool in_fp32;    /* CALL_RATE_PRODUCT: at the rate of fp32, whatever type values have */
+    double filled;   /* of what is computed at this rate, the share that is operations; 0: all of it */
     size_t n_launches;
     enum call_pass pass;
     /* Attention, by path: its operations; and these as they are priced, more where heads do not fill tensor cores'
@@ -96,7 +98,7 @@ struct call_work {
 /* Of a product: the geometric mean of its sizes other than rows. */
 static inline double call_width(const struct call_work *work)
 {
-    return sqrt(work->operations / 2 / (double)work->rows);
+    return sqrt(work->operations / 2 / (double)work->rows / (work->products > 0 ? work->products : 1));
 }
 
 /* Describes a call whose sizes and options are set. Its arrays need not be set, but optional ones that are NULL are

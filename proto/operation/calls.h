@@ -18,6 +18,7 @@
 #include "proto/operation/call/dropout.h"
 #include "proto/operation/call/dynamic_conv.h"
 #include "proto/operation/call/embed.h"
+#include "proto/operation/call/experts.h"
 #include "proto/operation/call/gated_delta.h"
 #include "proto/operation/call/glu.h"
 #include "proto/operation/call/head_gate.h"
@@ -86,6 +87,10 @@
     X(gated_delta, device_gated_delta)                                                                                 \
     X(gated_delta_backward, device_gated_delta)                                                                        \
     X(gated_delta_cached, device_gated_delta)                                                                          \
+    X(route, device_route)                                                                                             \
+    X(route_backward, device_route)                                                                                    \
+    X(experts, device_experts)                                                                                         \
+    X(experts_backward, device_experts)                                                                                \
     X(conv2d, device_conv2d)                                                                                           \
     X(conv2d_input_gradient, device_conv2d)                                                                            \
     X(conv2d_weight_gradient, device_conv2d)                                                                           \

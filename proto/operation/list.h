@@ -13,6 +13,7 @@
 #include "proto/operation/kind/cross_attention.h"
 #include "proto/operation/kind/dropout.h"
 #include "proto/operation/kind/dynamic_conv.h"
+#include "proto/operation/kind/experts.h"
 #include "proto/operation/kind/gate.h"
 #include "proto/operation/kind/gated_delta.h"
 #include "proto/operation/kind/glu.h"
@@ -52,6 +53,8 @@
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \
     X(short_conv, program_short_conv_options)                                                                          \
     X(gated_delta, program_gated_delta_options)                                                                        \
+    X(route, program_route_options)                                                                                    \
+    X(experts, program_experts_options)                                                                                \
     X(sinusoid, program_sinusoid_options)                                                                              \
     X(row_moments, program_row_moments_options)                                                                        \
     X(join_moments, program_join_moments_options)                                                                      \

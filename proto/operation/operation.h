@@ -32,7 +32,8 @@ struct operation_texts {
     uint32_t n_positions;  /* tokens that a text may have */
 };
 
-enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2 }; /* in the sets below: bit i is input or output i */
+/* In the sets below: bit i is input or output i. */
+enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2, OPERATION_THIRD = 4 };
 
 struct operation {
     const char *name;

@@ -130,6 +130,9 @@ struct program_tensor {
     /* A convolution's window: files have (rows, columns / (height width), height, width). 0: no convolution. */
     uint32_t height, width;
     bool over_tokens; /* of each channel by itself, one row here: files have (columns / width, 1, width) */
+    /* Of a stack: so many tensors of this shape, one behind the other, each of them a tensor of the model and of files,
+     * whose name has its number in place of %u. They are trained together, or frozen. 0: one tensor. */
+    uint32_t n_stacked;
 };
 
 struct program_operation {
@@ -196,6 +199,16 @@ static inline uint32_t program_row_elements(const struct program *p, int index, 
 static inline uint64_t program_elements(const struct program *p, int index, uint32_t n_rows, uint32_t n_tokens)
 {
     return (p->values[index].domain == PROGRAM_PART ? 1 : (uint64_t)n_rows) * program_row_elements(p, index, n_tokens);
+}
+
+/* Tensors of the model that a program's tensors before this one are; index n_tensors: all of them. */
+static inline uint32_t program_tensors_before(const struct program *p, int tensor)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i < tensor; i++)
+        n += p->tensors[i].n_stacked ? p->tensors[i].n_stacked : 1;
+    return n;
 }
 
 /* True if two programs have the same values and operations, their options and tensors aside. */

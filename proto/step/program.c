@@ -56,7 +56,7 @@ static void place_buffers(struct operation_run *r, const struct layer_pass *pass
 
 static const struct model_piece *piece_of(const struct layer_pass *pass, int tensor)
 {
-    return &pass->model->pieces[pass->unit->first_piece + (uint32_t)tensor];
+    return &pass->model->pieces[pass->unit->first_piece + program_tensors_before(&pass->program->program, tensor)];
 }
 
 /* In generation what targets read of a source stays in the text's cache. */

@@ -346,6 +346,7 @@ static const void *weights_decode(struct device_weights *weights, uint32_t unit,
 {
     const struct device_worker *w = weights->worker;
     const struct model_unit *u = &w->model.units[unit];
+    const struct model_piece *piece = &w->model.pieces[u->first_piece];
     const size_t value = number_bytes(w->plan.setting.goal.precision);
     const uint64_t padding = plan_unit_room(&w->model, unit, w->plan.head_pad) - u->n;
 
@@ -356,10 +357,10 @@ static const void *weights_decode(struct device_weights *weights, uint32_t unit,
     if (weights->has_decoded && weights->decoded == unit)
         return decoded;
     for (uint32_t i = 0; i < u->n_pieces; i++)
-        if (u->coded >> i & 1)
-            decode_piece(w, u, &w->model.pieces[u->first_piece + i], relayed, decoded);
-        else if (u->sparse >> i & 1)
-            scatter_piece(w, u, &w->model.pieces[u->first_piece + i], relayed, decoded);
+        if (u->coded >> piece[i].slot & 1)
+            decode_piece(w, u, &piece[i], relayed, decoded);
+        else if (u->sparse >> piece[i].slot & 1)
+            scatter_piece(w, u, &piece[i], relayed, decoded);
     if (padding > 0)
         w->ops->zero(w->dev, &(struct device_zero){decoded + u->n_decoded * value, padding * value});
     weights->has_decoded = true;

@@ -202,6 +202,29 @@ static struct device_gated_delta gated_delta_of(float *x, float *y, float *state
     return op;
 }
 
+static struct device_route route_of(float *scores, float *y, float *gradient)
+{
+    struct device_route op = {};
+
+    op.m = ROWS, op.n_experts = 128, op.n_chosen = 8;
+    op.scores = scores, op.weights = y, op.numbers = (uint32_t *)y + ROWS * 8;
+    op.weights_gradient = y + ARRAY / 2, op.scores_gradient = gradient;
+    return op;
+}
+
+/* Memory is zeros, so that each token has the first of two experts. */
+static struct device_experts experts_of(float *x, float *y, float *weights, float *gradients)
+{
+    struct device_experts op = {};
+
+    op.m = ROWS, op.n = 64, op.inner = 32, op.n_experts = 2, op.n_chosen = 1;
+    op.x = x, op.y = x + ARRAY / 4, op.y_gradient = x + ARRAY / 2, op.x_gradient = x + 3 * ARRAY / 4;
+    op.weights = y, op.numbers = (uint32_t *)y + ROWS, op.weights_gradient = y + 2 * ROWS, op.scratch = y + ARRAY / 4;
+    op.gate = weights, op.up = weights + ARRAY / 4, op.down = weights + ARRAY / 2;
+    op.gate_gradient = gradients, op.up_gradient = gradients + ARRAY / 4, op.down_gradient = gradients + ARRAY / 2;
+    return op;
+}
+
 static struct device_conv2d conv2d_of(const float *x, const float *weight, float *y)
 {
     struct device_conv2d op = {};
@@ -411,6 +434,30 @@ static const struct {
      [](auto q, auto x, auto y, auto z, auto w) {
          const struct device_gated_delta op = gated_delta_of(x, y, z, w);
          OK(cuda_gated_delta_cached(q, &op));
+     },
+     0, 0},
+    {"cuda_route",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_route op = route_of(x, y, z);
+         OK(cuda_route(q, &op));
+     },
+     0, 0},
+    {"cuda_route_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_route op = route_of(x, y, z);
+         OK(cuda_route_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_experts",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const struct device_experts op = experts_of(x, y, z, w);
+         OK(cuda_experts(q, &op));
+     },
+     0, 0},
+    {"cuda_experts_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const struct device_experts op = experts_of(x, y, z, w);
+         OK(cuda_experts_backward(q, &op));
      },
      0, 0},
     {"cuda_conv2d",

@@ -35,7 +35,8 @@ static const double frequencies[64] = {1};
  * sectors; of a product its result, which the kernel behind it reads; for the few rows here, numbers of a row that each
  * of its warps reads, and a block's line of sums; of a short convolution the tokens that each tap reads again, from
  * the cache where there is one; and of the gated delta rule queries and keys, which each strip of values reads for each of
- * a chunk's products, and backward what goes from launch to launch. */
+ * a chunk's products, and backward what goes from launch to launch; of a choice of 8 experts the scores, which each
+ * of the 8 reads again, and the sum. */
 static const struct {
     const char *name;
     struct call call;
@@ -95,6 +96,8 @@ static const struct {
     {"gated delta rule, cached",
      {CALL_gated_delta_cached, .gated_delta = {DELTA, .n_rows = 1, .n_tokens = 4, .first = 1}},
      1.19},
+    {"choice of experts", {CALL_route, .route = {.m = 64, .n_experts = 128, .n_chosen = 8}}, 7.61},
+    {"choice of experts backward", {CALL_route_backward, .route = {.m = 64, .n_experts = 128, .n_chosen = 8}}, 1.58},
     {"add", {CALL_add, .add = {.n = 1 << 16}}, 1},
     {"reduce rows", {CALL_reduce_rows, .reduce_rows = {.m = 256, .n = 1024, .stride = 1024}}, 1.07},
     {"rope",

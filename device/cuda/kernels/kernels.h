@@ -69,6 +69,10 @@ struct cuda_queue {
     X(gated_delta, device_gated_delta)                                                                                 \
     X(gated_delta_backward, device_gated_delta)                                                                        \
     X(gated_delta_cached, device_gated_delta)                                                                          \
+    X(route, device_route)                                                                                             \
+    X(route_backward, device_route)                                                                                    \
+    X(experts, device_experts)                                                                                         \
+    X(experts_backward, device_experts)                                                                                \
     X(max_pool, device_pool)                                                                                           \
     X(max_pool_backward, device_pool)                                                                                  \
     X(average_pool, device_pool)                                                                                       \

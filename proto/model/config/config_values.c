@@ -195,6 +195,9 @@ int config_read_key(struct model_config *out, const struct family_key *key, cons
             return model_config_refuse(err, key->name, value, "it must be null or a positive whole number");
         return key->type == FAMILY_WIDTHS_OR_NULL ? read_widths(out, key->name, value, err)
                                                   : config_read_count(field, key->name, value, err);
+    case FAMILY_COUNT_OR_NONE:
+        *(uint32_t *)field = 0;
+        return json_is_null(value) ? 0 : config_read_count(field, key->name, value, err);
     case FAMILY_PERIOD:
         return read_period(field, key->name, value, err);
     case FAMILY_REAL:

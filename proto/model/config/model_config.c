@@ -437,6 +437,11 @@ static int read_guests(struct model_config *out, const json_t *object, struct er
     return model_guests_read(out, list, err);
 }
 
+const char *family_left_out(const struct model_config *c)
+{
+    return c->adapter.rank == 0 && c->family->left_out ? c->family->left_out(c) : NULL;
+}
+
 void family_set_defaults(struct model_config *out, const struct family *family)
 {
     *out = family->defaults;

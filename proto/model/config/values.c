@@ -527,7 +527,7 @@ static bool is_made_of_trained(const struct model *m, const struct model_value *
     while (&m->values.of[layer->edges.writes[i]] != v)
         i++;
     const int operation = p->values[p->outputs[i].value].operation;
-    return !m->tensors[pieces[p->operations[operation].tensor].tensor].frozen;
+    return !m->tensors[pieces[program_tensors_before(p, p->operations[operation].tensor)].tensor].frozen;
 }
 
 void model_mark_trained_values(struct model *m)

@@ -45,12 +45,12 @@ struct computing {
 
 static void meter_multiply(struct computing *out, const struct plan_meter *meter, const struct call_work *work)
 {
-    const enum number_type type = profile_type(meter->on.backend, meter->on.type);
+    const enum number_type type = work->in_fp32 ? NUMBER_FP32 : profile_type(meter->on.backend, meter->on.type);
 
     out->n = 1;
     out->operations[0] = work->operations;
-    out->all = out->seconds[0] =
-        work->operations / profile_flops(meter->profile, type, (double)work->rows, call_width(work));
+    out->all = out->seconds[0] = work->operations / (work->filled > 0 ? work->filled : 1) /
+                                 profile_flops(meter->profile, type, (double)work->rows, call_width(work));
 }
 
 static void meter_convolve(struct computing *out, const struct plan_meter *meter, const struct call_work *work)

@@ -502,7 +502,7 @@ static double gathered(const struct plan_work *work, const struct model_unit *un
 
     for (uint32_t i = 0; unit->sparse && i < unit->n_pieces; i++) {
         const struct model_piece *piece = &work->model->pieces[unit->first_piece + i];
-        if (unit->sparse >> i & 1)
+        if (unit->sparse >> piece->slot & 1)
             seconds += price_sparse(work, piece, CALL_gather, false) +
                        (kind != PLAN_WORK_FIRST ? price_sparse(work, piece, CALL_scatter, true) : 0);
     }
@@ -563,9 +563,9 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
                             .decode = {.form = piece->form,
                                        .rows = piece->n_rows,
                                        .columns = piece->n / piece->n_rows}};
-        if (unit->sparse >> i & 1)
+        if (unit->sparse >> piece->slot & 1)
             seconds += price_sparse(work, piece, CALL_scatter, false);
-        if (!(unit->coded >> i & 1))
+        if (!(unit->coded >> piece->slot & 1))
             continue;
         call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
         seconds += plan_meter_price(&meter, &call);

@@ -92,6 +92,8 @@ static double get(const struct operation *operation, unsigned part, const void *
 {
     if (operation->parts[part].type == CALL_FP64)
         return ((const double *)x)[i];
+    if (operation->parts[part].type == CALL_WORDS)
+        return ((const uint32_t *)x)[i];
     return (double)operation_get(type_of(operation, part), x, i);
 }
 
@@ -329,6 +331,15 @@ void call_make(struct call_test *test)
         test->prepare(test);
 }
 
+static const double *widen_words(const uint32_t *words, size_t n)
+{
+    double *wide = operation_zeros(n);
+
+    for (size_t i = 0; i < n; i++)
+        wide[i] = words[i];
+    return wide;
+}
+
 void call_expect(const struct call_test *test, const double *expected[CALL_ARRAYS])
 {
     struct call exact = test->host;
@@ -343,9 +354,14 @@ void call_expect(const struct call_test *test, const double *expected[CALL_ARRAY
             expected[i] =
                 is_drawn(a) && a->type != CALL_FP64 ? operation_widen(type, call_get(a), a->n) : operation_zeros(a->n);
             call_set(a, expected[i]);
+        } else if (a->type == CALL_WORDS && a->use & CALL_WRITTEN) {
+            call_set(a, mirror_host_array(a->n, sizeof(uint32_t)));
         }
     }
     reference_run(&exact);
+    for (unsigned i = 0; i < work.n_arrays; i++)
+        if (work.arrays[i].type == CALL_WORDS && work.arrays[i].use & CALL_WRITTEN)
+            expected[i] = widen_words(call_get(&work.arrays[i]), work.arrays[i].n);
 }
 
 static void run_call(struct mirror *at, void *const out[], const void *context)

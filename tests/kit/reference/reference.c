@@ -5,6 +5,7 @@
 #include "tests/kit/reference/reference_batch_norm.h"
 #include "tests/kit/reference/reference_conv2d.h"
 #include "tests/kit/reference/reference_dynamic_conv.h"
+#include "tests/kit/reference/reference_experts.h"
 #include "tests/kit/reference/reference_gated_delta.h"
 #include "tests/kit/reference/reference_pool.h"
 #include "tests/kit/reference/reference_short_conv.h"
@@ -592,6 +593,14 @@ void reference_run(const struct call *call)
         return reference_gated_delta_backward(&call->gated_delta);
     case CALL_gated_delta_cached:
         return reference_gated_delta_cached(&call->gated_delta);
+    case CALL_route:
+        return reference_route(&call->route);
+    case CALL_route_backward:
+        return reference_route_backward(&call->route);
+    case CALL_experts:
+        return reference_experts(&call->experts);
+    case CALL_experts_backward:
+        return reference_experts_backward(&call->experts);
     case CALL_conv2d:
         return reference_conv2d(&call->conv2d, REFERENCE_CONV2D_FORWARD);
     case CALL_conv2d_input_gradient:

@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const uint32_t lengths[] = {6, 2}, labels[] = {1, UINT32_MAX, 8};
+static uint32_t chosen[15], numbers[] = {2, 0, 1, 2, 0, 1}; /* of experts: as route leaves them; of 3 tokens */
 static const uint32_t positions[] = {0, 1, 2, 0, 0, 1, 0, 0, 1, 2, 3, 4};
 
 /* Arrays of the backward call are forward's of the same name, and what is called X_gradient is of X. */
@@ -77,6 +78,19 @@ static const struct pair {
                                         .a_log_gradient = (void *)call_given,
                                         .dt_bias_gradient = (void *)call_given}},
      CALL_gated_delta_backward},
+    {{CALL_route, .route = {.m = 5, .n_experts = 6, .n_chosen = 3, .numbers = chosen}}, CALL_route_backward},
+    {{CALL_route, .route = {.m = 5, .n_experts = 6, .n_chosen = 3, .normalises = true, .numbers = chosen}},
+     CALL_route_backward},
+    {{CALL_experts, .experts = {.m = 3,
+                                .n = 4,
+                                .inner = 5,
+                                .n_experts = 3,
+                                .n_chosen = 2,
+                                .numbers = numbers,
+                                .gate_gradient = (void *)call_given,
+                                .up_gradient = (void *)call_given,
+                                .down_gradient = (void *)call_given}},
+     CALL_experts_backward},
     {{CALL_conv2d, .conv2d = {2, 4, 3, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 2, 2, 1}}},
      CALL_conv2d_input_gradient},
     {{CALL_conv2d, .conv2d = {2, 4, 3, .n_in = 4, .n_out = 6, .n_groups = 2, .window = {3, 2, 2, 1}}},

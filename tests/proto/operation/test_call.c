@@ -174,6 +174,25 @@ TEST(a_product_has_a_width)
     ck_assert_double_eq_tol(call_width(&work), sqrt(35), 1e-12);
 }
 
+/* 24 choices of 4 experts are 6 rows each. CUDA's kernels fill half of a tile's 64 rows' time, in fp32. */
+TEST(experts_are_products_of_an_experts_rows_and_width)
+{
+    struct call call = {CALL_experts, .experts = {.m = 12, .n = 5, .inner = 7, .n_experts = 4, .n_chosen = 2}};
+    struct call_device on = bf16;
+    struct call_work work;
+
+    on.backend = &plan_cpu;
+    call_describe(&work, &call, &on);
+    ck_assert_uint_eq(work.rows, 6);
+    ck_assert_double_eq_tol(work.operations, 2 * 3 * 24 * 35, 1e-9);
+    ck_assert_double_eq_tol(call_width(&work), sqrt(35), 1e-12);
+    ck_assert(!work.in_fp32 && work.filled == 1);
+    on.backend = &plan_cuda;
+    call_describe(&work, &call, &on);
+    ck_assert_double_eq_tol(call_width(&work), sqrt(35), 1e-12);
+    ck_assert(work.in_fp32 && work.filled == 0.5 * 6 / 64);
+}
+
 /* Values are of 2 bytes, all else of 4. */
 static const struct {
     struct call call;
@@ -294,6 +313,17 @@ static const struct {
       .gated_delta = {.n_rows = 1, .n_tokens = 2, .n_heads = 2, .n_key_heads = 1, .key_width = 4, .value_width = 3}},
      2 * (2 * (14 + 4) + 4) + 4 * 24,
      2 * 12 + 4 * 24},
+    /* 2 tokens of 4 experts, each with 2 of them; 3 tokens of 4 columns, 3 experts of 5, all of which are read. */
+    {{CALL_route, .route = {.m = 2, .n_experts = 4, .n_chosen = 2}}, 2 * 8, 4 * 4 + 4 * 4},
+    {{CALL_route_backward, .route = {.m = 2, .n_experts = 4, .n_chosen = 2}}, 2 * 8 + 3 * 4 * 4, 2 * 8},
+    {{CALL_experts, .experts = {.m = 3, .n = 4, .inner = 5, .n_experts = 3, .n_chosen = 2}},
+     2 * 12 + 2 * 4 * 6 + 3 * 2 * 60,
+     2 * 12},
+    {{CALL_experts_backward,
+      .experts =
+          {.m = 3, .n = 4, .inner = 5, .n_experts = 3, .n_chosen = 2, .gate_gradient = (void *)given, .beta = 1}},
+     2 * (12 + 12) + 2 * 4 * 6 + 3 * 2 * 60 + 4 * 60,
+     2 * 12 + 4 * 6 + 4 * 60},
     /* 2 images of 5 x 5 pixels and 3 channels, of which 3 x 3 are read; 4 channels of 3 x 3. */
     {{CALL_conv2d, .conv2d = {2, 5, 5, .n_in = 3, .n_out = 4, .n_groups = 1, .window = {1, 1, 2, 0}}},
      2 * (2 * 9 * 3 + 12),

@@ -1,0 +1,541 @@
+/* device/cuda/kernels/experts.cu - mixtures of experts (proto/operation/call/experts.h).
+ *
+ * How many tokens an expert has is known to the device alone. So launches are the same for any choice: one expert after
+ * the other, each for all tokens, and blocks whose rows are beyond the expert's return at once. As launches run in
+ * order, a token's terms are added in that of experts, and no two threads add to one sum.
+ *
+ * Products are plain: tiles of 64 by 64 in fp32 arithmetic, whose sums take 16 terms at a time, in order. They do not
+ * depend on how many rows there are. */
+#include "device/cuda/kernels/exponential.cuh"
+#include "device/cuda/kernels/pack.cuh"
+
+#include <limits.h>
+
+enum { TILE = 64, STEP = 16, EACH = 4, PRODUCT_THREADS = TILE / EACH * (TILE / EACH), EXPERT_THREADS = 128 };
+
+/* ---- route ---- */
+
+template <typename T> struct route {
+    const T *scores;
+    float *weights;
+    uint32_t *numbers;
+    const float *weights_gradient;
+    T *scores_gradient;
+    size_t m;
+    uint32_t n_experts, n_chosen, normalises, unused;
+};
+
+/* An expert that may be chosen. A score that is no number comes after all that are; its weight is none, either. */
+struct candidate {
+    float score;
+    int number;
+
+    __device__ bool precedes(const candidate &other) const
+    {
+        return score > other.score || (score == other.score && number < other.number);
+    }
+};
+
+template <typename T> static __device__ inline candidate candidate_of(const T *scores, unsigned number)
+{
+    const float score = load<1>(scores + number)[0];
+
+    return {score != score ? -INFINITY : score, (int)number};
+}
+
+/* The first of those that the last one precedes, in all lanes. */
+template <typename T>
+static __device__ inline candidate best_after(const candidate &last, const T *scores, unsigned n_experts)
+{
+    candidate best = {-INFINITY, INT_MAX};
+
+    for (unsigned j = threadIdx.x % WARP; j < n_experts; j += WARP) {
+        const candidate c = candidate_of(scores, j);
+        if (last.precedes(c) && c.precedes(best))
+            best = c;
+    }
+    for (int far = WARP / 2; far > 0; far /= 2) {
+        const candidate c = {__shfl_xor_sync(WHOLE_WARP, best.score, far),
+                             __shfl_xor_sync(WHOLE_WARP, best.number, far)};
+        if (c.precedes(best))
+            best = c;
+    }
+    return best;
+}
+
+/* The sum of all experts' exponentials, in all lanes. */
+template <typename T> static __device__ inline float route_total(const T *scores, unsigned n_experts, float largest)
+{
+    float total = 0;
+
+    for (unsigned j = threadIdx.x % WARP; j < n_experts; j += WARP)
+        total += expf(load<1>(scores + j)[0] - largest);
+    return warp_sum(total);
+}
+
+/* A warp has a token; each lane, of those chosen, its own. */
+template <typename T> static __global__ void __launch_bounds__(EXPERT_THREADS) route_forward(const struct route<T> op)
+{
+    const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    const unsigned lane = threadIdx.x % WARP;
+    candidate last = {INFINITY, -1}, own = {}, first = {};
+
+    if (i >= op.m)
+        return;
+    const T *const s = op.scores + i * op.n_experts;
+    for (unsigned c = 0; c < op.n_chosen; c++) {
+        last = best_after(last, s, op.n_experts);
+        first = c == 0 ? last : first;
+        own = c == lane ? last : own;
+    }
+    const float largest = load<1>(s + first.number)[0];
+    const float mine = lane < op.n_chosen ? expf(load<1>(s + own.number)[0] - largest) : 0;
+    const float total = op.normalises ? warp_sum(mine) : route_total(s, op.n_experts, largest);
+    if (lane < op.n_chosen) {
+        op.weights[i * op.n_chosen + lane] = mine / total;
+        op.numbers[i * op.n_chosen + lane] = (uint32_t)own.number;
+    }
+}
+
+/* As above. The gradients of all scores are written first, then those of the chosen ones over them. */
+template <typename T> static __global__ void __launch_bounds__(EXPERT_THREADS) route_turn(const struct route<T> op)
+{
+    const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / WARP, own = i * op.n_chosen + threadIdx.x % WARP;
+    const unsigned lane = threadIdx.x % WARP;
+
+    if (i >= op.m)
+        return;
+    const T *const s = op.scores + i * op.n_experts;
+    T *const ds = op.scores_gradient + i * op.n_experts;
+    const float weight = lane < op.n_chosen ? op.weights[own] : 0,
+                gradient = lane < op.n_chosen ? op.weights_gradient[own] : 0;
+    const float mean = warp_sum(weight * gradient), largest = load<1>(s + op.numbers[i * op.n_chosen])[0];
+    const float total = op.normalises ? 1 : route_total(s, op.n_experts, largest);
+    for (unsigned j = lane; j < op.n_experts; j += WARP)
+        set(ds + j, op.normalises ? 0 : -expf(load<1>(s + j)[0] - largest) / total * mean);
+    __syncwarp();
+    if (lane < op.n_chosen)
+        set(ds + op.numbers[own], weight * (gradient - mean));
+}
+
+template <typename T> static struct route<T> route_of(const struct device_route *op) {
+    struct route<T> r = {
+    };
+
+    r.scores = (const T *)op->scores, r.weights = op->weights, r.numbers = op->numbers,
+    r.weights_gradient = op->weights_gradient;
+    r.scores_gradient = (T *)op->scores_gradient;
+    r.m = op->m, r.n_experts = (uint32_t)op->n_experts, r.n_chosen = (uint32_t)op->n_chosen;
+    r.normalises = op->normalises;
+    return r;
+}
+
+template <typename T>
+static cudaError_t launch_route(const struct cuda_queue *q, const struct device_route *op)
+{
+    return launch(route_forward<T>, dim3((unsigned)pieces(op->m, EXPERT_THREADS / WARP)), EXPERT_THREADS, 0, q->stream,
+                  route_of<T>(op));
+}
+
+template <typename T> static cudaError_t launch_route_turn(const struct cuda_queue *q, const struct device_route *op)
+{
+    return launch(route_turn<T>, dim3((unsigned)pieces(op->m, EXPERT_THREADS / WARP)), EXPERT_THREADS, 0, q->stream,
+                  route_of<T>(op));
+}
+
+cudaError_t cuda_route(const struct cuda_queue *q, const struct device_route *op)
+{
+    return op->m == 0 ? cudaSuccess : TYPED(q, launch_route)(q, op);
+}
+
+cudaError_t cuda_route_backward(const struct cuda_queue *q, const struct device_route *op)
+{
+    return op->m == 0 ? cudaSuccess : TYPED(q, launch_route_turn)(q, op);
+}
+
+/* ---- the order: a stable counting sort ---- */
+
+struct choices {
+    const uint32_t *numbers;
+    size_t n; /* places: tokens times n_chosen */
+
+    __device__ bool is(size_t place, unsigned expert) const
+    {
+        return place < n && numbers[place] == expert;
+    }
+};
+
+/* A warp has an expert, and goes through all places. */
+static __global__ void __launch_bounds__(WARP) count_choices(const struct choices all, uint32_t *starts)
+{
+    uint32_t n = 0;
+
+    for (size_t first = 0; first < all.n; first += WARP)
+        n += (uint32_t)__popc(__ballot_sync(WHOLE_WARP, all.is(first + threadIdx.x, blockIdx.x)));
+    if (threadIdx.x == 0)
+        starts[blockIdx.x] = n;
+}
+
+static __global__ void __launch_bounds__(WARP) begin_experts(uint32_t *starts, size_t n_experts)
+{
+    uint32_t before = 0;
+
+    if (threadIdx.x > 0)
+        return;
+    for (size_t i = 0; i < n_experts; i++) {
+        const uint32_t n = starts[i];
+        starts[i] = before;
+        before += n;
+    }
+    starts[n_experts] = before;
+}
+
+static __global__ void __launch_bounds__(WARP)
+    place_choices(const struct choices all, const uint32_t *starts, uint32_t *order)
+{
+    uint32_t at = starts[blockIdx.x];
+
+    for (size_t first = 0; first < all.n; first += WARP) {
+        const bool mine = all.is(first + threadIdx.x, blockIdx.x);
+        const unsigned lanes = __ballot_sync(WHOLE_WARP, mine);
+        if (mine)
+            order[at + (uint32_t)__popc(lanes & ((1u << threadIdx.x) - 1))] = (uint32_t)(first + threadIdx.x);
+        at += (uint32_t)__popc(lanes);
+    }
+}
+
+/* ---- one expert's rows ---- */
+
+struct rows {
+    const uint32_t *order, *starts;
+    const float *weights;
+    size_t n_chosen;
+    uint32_t expert, unused;
+
+    __device__ size_t count() const
+    {
+        return starts[expert + 1] - starts[expert];
+    }
+
+    /* Place of row i in the choice. */
+    __device__ size_t place(size_t i) const
+    {
+        return order[starts[expert] + i];
+    }
+
+    __device__ size_t token(size_t i) const
+    {
+        return place(i) / n_chosen;
+    }
+
+    __device__ float weight(size_t i) const
+    {
+        return weights[place(i)];
+    }
+};
+
+/* A block has a row. */
+template <typename T>
+static __global__ void __launch_bounds__(EXPERT_THREADS)
+    gather_tokens(const struct rows rows, T *to, const T *from, size_t n)
+{
+    if (blockIdx.x >= rows.count())
+        return;
+    for (size_t j = threadIdx.x; j < n; j += blockDim.x)
+        to[blockIdx.x * n + j] = from[rows.token(blockIdx.x) * n + j];
+}
+
+/* Adds each row, times its weight if they are weighed, to its token's sum. */
+static __global__ void __launch_bounds__(EXPERT_THREADS)
+    add_terms(const struct rows rows, float *sum, const float *terms, size_t n, uint32_t weighed)
+{
+    if (blockIdx.x >= rows.count())
+        return;
+    float *const to = sum + rows.token(blockIdx.x) * n;
+    const float w = weighed ? rows.weight(blockIdx.x) : 1;
+    for (size_t j = threadIdx.x; j < n; j += blockDim.x)
+        to[j] += w * terms[blockIdx.x * n + j];
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(EXPERT_THREADS) round_sums(T *to, const float *sum, size_t n)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < n)
+        set(to + i, sum[i]);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(EXPERT_THREADS)
+    make_units(const struct rows rows, T *units, const T *both, size_t inner)
+{
+    if (blockIdx.x >= rows.count())
+        return;
+    const T *const gate = both + blockIdx.x * 2 * inner, *const up = gate + inner;
+    for (size_t j = threadIdx.x; j < inner; j += blockDim.x) {
+        const float g = to_float(gate[j]);
+        set(units + blockIdx.x * inner + j, g / (1 + exponential_of_minus(g)) * to_float(up[j]));
+    }
+}
+
+/* Of the gradients of units, before they are weighed, the gradient of the weight; those of gate and up, in their places;
+ * and the weighed units, in the place of the first. */
+template <typename T>
+static __global__ void __launch_bounds__(EXPERT_THREADS)
+    turn_units(const struct rows rows, T *units, T *both, float *weights_gradient, size_t inner)
+{
+    __shared__ float sums[EXPERT_THREADS / WARP];
+    float sum = 0;
+
+    if (blockIdx.x >= rows.count())
+        return;
+    const float w = rows.weight(blockIdx.x);
+    T *const gate = both + blockIdx.x * 2 * inner, *const up = gate + inner, *const unit = units + blockIdx.x * inner;
+    for (size_t j = threadIdx.x; j < inner; j += blockDim.x) {
+        const float g = to_float(gate[j]), u = to_float(up[j]), d = to_float(unit[j]);
+        const float e = exponential_of_minus(g), s = 1 / (1 + e);
+        sum = fmaf(g * s * u, d, sum);
+        set(gate + j, w * d * u * (s + g * s * (e * s)));
+        set(up + j, w * d * (g * s));
+        set(unit + j, w * (g * s * u));
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0)
+        sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0)
+        return;
+    for (unsigned i = 1; i < EXPERT_THREADS / WARP; i++)
+        sum += sums[i];
+    weights_gradient[rows.place(blockIdx.x)] = sum;
+}
+
+/* ---- products ---- */
+
+/* c (m, n) = a (m, k) b (k, n) + beta c, with any strides between rows and columns of a and b. The expert's rows are m,
+ * or k if it sums over them. */
+template <typename T, typename C> struct product {
+    const T *a, *b;
+    C *c;
+    size_t a_row, a_column, b_row, b_column, c_row;
+    size_t m, n, k;
+    uint32_t over_rows, adds;
+};
+
+/* A thread has rows y, y+16, ... and columns x, x+16, ... of the tile. */
+template <typename T, typename C>
+static __global__ void __launch_bounds__(PRODUCT_THREADS) multiply(const struct rows rows, const struct product<T, C> p)
+{
+    __shared__ float a[STEP][TILE + 2], b[STEP][TILE + 2]; /* no two of a warp write to one bank */
+    const size_t count = rows.count(), m = p.over_rows ? p.m : count, k = p.over_rows ? count : p.k;
+    const size_t row = (size_t)blockIdx.y * TILE, column = (size_t)blockIdx.x * TILE;
+    const unsigned x = threadIdx.x % (TILE / EACH), y = threadIdx.x / (TILE / EACH);
+    float total[EACH][EACH] = {};
+
+    if (row >= m)
+        return;
+    for (size_t first = 0; first < k; first += STEP) {
+        float sum[EACH][EACH] = {};
+
+        __syncthreads();
+        for (unsigned i = threadIdx.x; i < TILE * STEP; i += PRODUCT_THREADS) {
+            const size_t at = first + i % STEP, r = row + i / STEP, c = column + i / STEP;
+            a[i % STEP][i / STEP] = at < k && r < m ? to_float(p.a[r * p.a_row + at * p.a_column]) : 0;
+            b[i % STEP][i / STEP] = at < k && c < p.n ? to_float(p.b[at * p.b_row + c * p.b_column]) : 0;
+        }
+        __syncthreads();
+        for (unsigned t = 0; t < STEP; t++)
+            for (unsigned i = 0; i < EACH; i++)
+                for (unsigned j = 0; j < EACH; j++)
+                    sum[i][j] = fmaf(a[t][y + i * (TILE / EACH)], b[t][x + j * (TILE / EACH)], sum[i][j]);
+        for (unsigned i = 0; i < EACH; i++)
+            for (unsigned j = 0; j < EACH; j++)
+                total[i][j] += sum[i][j];
+    }
+    for (unsigned i = 0; i < EACH; i++)
+        for (unsigned j = 0; j < EACH; j++) {
+            const size_t r = row + y + i * (TILE / EACH), c = column + x + j * (TILE / EACH);
+            if (r < m && c < p.n)
+                set(p.c + r * p.c_row + c, total[i][j] + (p.adds ? to_float(p.c[r * p.c_row + c]) : 0));
+        }
+}
+
+/* ---- launchers ---- */
+
+/* A call's arrays, and its launches up to the first that failed. */
+template <typename T> struct mixture {
+    const struct cuda_queue *q;
+    const struct device_experts *op;
+    float *sum, *terms;
+    T *gathered, *slopes, *both, *units;
+    uint32_t *order, *starts;
+    cudaError_t rc;
+
+    template <typename... P>
+    void run(void (*kernel)(P...), dim3 grid, unsigned threads, typename as_given<P>::type... p)
+    {
+        if (rc == cudaSuccess)
+            rc = launch(kernel, grid, threads, 0, q->stream, p...);
+    }
+
+    struct rows rows(size_t expert) const
+    {
+        struct rows r = {};
+
+        r.order = order, r.starts = starts, r.weights = op->weights, r.n_chosen = op->n_chosen;
+        r.expert = (uint32_t)expert;
+        return r;
+    }
+
+    dim3 each() const
+    {
+        return dim3((unsigned)op->m);
+    }
+
+    void gather(size_t expert, T *to, const void *from)
+    {
+        run(gather_tokens<T>, each(), EXPERT_THREADS, rows(expert), to, (const T *)from, op->n);
+    }
+
+    template <typename C> void queue_product(size_t expert, const struct product<T, C> &p)
+    {
+        run(multiply<T, C>, dim3((unsigned)pieces(p.n, TILE), (unsigned)pieces(p.m, TILE)), PRODUCT_THREADS,
+            rows(expert), p);
+    }
+
+    /* Rows of k by weights (n, k), or (k, n), of one expert. */
+    template <typename C>
+    struct product<T, C> map(const T *a, size_t stride, const void *weights, size_t expert, bool out_in, C *c, size_t n,
+                             size_t k) {
+        struct product<T, C> p = {
+        };
+
+        p.a = a, p.a_row = stride, p.a_column = 1;
+        p.b = (const T *)weights + expert * n * k, p.b_row = out_in ? 1 : n, p.b_column = out_in ? k : 1;
+        p.c = c, p.c_row = n, p.m = op->m, p.n = n, p.k = k;
+        return p;
+    }
+
+    void
+    open(size_t expert)
+    {
+        struct product<T, T> p = map<T>(gathered, op->n, op->gate, expert, true, both, op->inner, op->n);
+
+        p.c_row = 2 * op->inner;
+        queue_product(expert, p);
+        p.b = (const T *)op->up + expert * op->n * op->inner, p.c = both + op->inner;
+        queue_product(expert, p);
+    }
+
+    void add(size_t expert, bool weighed)
+    {
+        run(add_terms, each(), EXPERT_THREADS, rows(expert), sum, terms, op->n, weighed);
+    }
+
+    void forward(size_t expert)
+    {
+        gather(expert, gathered, op->x);
+        open(expert);
+        run(make_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->inner);
+        queue_product(expert, map<float>(units, op->inner, op->down, expert, true, terms, op->n, op->inner));
+        add(expert, true);
+    }
+
+    /* Gradients (m, n) of weights: a^T b over the expert's rows. */
+    void contribute(size_t expert, float *all, const T *a, size_t a_stride, size_t m, const T *b, size_t n)
+    {
+        struct product<T, float> p = {
+        };
+
+        p.a = a, p.a_row = 1, p.a_column = a_stride, p.b = b, p.b_row = n, p.b_column = 1;
+        p.c = all ? all + expert * m * n : NULL, p.c_row = n, p.m = m, p.n = n;
+        p.over_rows = 1, p.adds = op->beta != 0;
+        if (all)
+            queue_product(expert, p);
+    }
+
+    void backward(size_t expert)
+    {
+        const size_t inner = op->inner;
+
+        gather(expert, gathered, op->x);
+        gather(expert, slopes, op->y_gradient);
+        open(expert);
+        queue_product(expert, map<T>(slopes, op->n, op->down, expert, false, units, inner, op->n));
+        run(turn_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->weights_gradient, inner);
+        contribute(expert, op->gate_gradient, both, 2 * inner, inner, gathered, op->n);
+        contribute(expert, op->up_gradient, both + inner, 2 * inner, inner, gathered, op->n);
+        contribute(expert, op->down_gradient, slopes, op->n, op->n, units, inner);
+        struct product<T, float> p = map<float>(both, 2 * inner, op->gate, expert, false, terms, op->n, inner);
+        queue_product(expert, p);
+        p.a = both + inner, p.b = (const T *)op->up + expert * op->n * inner, p.adds = 1;
+        queue_product(expert, p);
+        add(expert, false);
+    }
+
+    void sort()
+    {
+        struct choices all = {};
+
+        all.numbers = op->numbers, all.n = op->m * op->n_chosen;
+        run(count_choices, dim3((unsigned)op->n_experts), WARP, all, starts);
+        run(begin_experts, dim3(1), WARP, starts, op->n_experts);
+        run(place_choices, dim3((unsigned)op->n_experts), WARP, all, starts, order);
+    }
+
+    void finish(void *to)
+    {
+        const size_t n = op->m * op->n;
+
+        run(round_sums<T>, dim3((unsigned)pieces(n, EXPERT_THREADS)), EXPERT_THREADS, (T *)to, sum, n);
+    }
+};
+
+template <typename T>
+static struct mixture<T> begin_mixture(const struct cuda_queue *q, const struct device_experts *op, bool backward) {
+    const struct device_experts_places places = device_experts_lay(op, q->type, backward);
+    char *const at = (char *)op->scratch;
+    struct mixture<T> x = {
+    };
+
+    x.q = q, x.op = op;
+    x.sum = (float *)(at + places.sum), x.terms = (float *)(at + places.rows);
+    x.gathered = (T *)(at + places.rows), x.slopes = (T *)(at + places.slopes);
+    x.both = (T *)(at + places.both), x.units = (T *)(at + places.units);
+    x.order = (uint32_t *)(at + places.order), x.starts = (uint32_t *)(at + places.starts);
+    x.rc = cudaMemsetAsync(x.sum, 0, op->m * op->n * sizeof(float), q->stream);
+    x.sort();
+    return x;
+}
+
+template <typename T>
+static cudaError_t run_experts(const struct cuda_queue *q, const struct device_experts *op)
+{
+    struct mixture<T> x = begin_mixture<T>(q, op, false);
+
+    for (size_t expert = 0; expert < op->n_experts; expert++)
+        x.forward(expert);
+    x.finish(op->y);
+    return x.rc;
+}
+
+template <typename T> static cudaError_t turn_experts(const struct cuda_queue *q, const struct device_experts *op)
+{
+    struct mixture<T> x = begin_mixture<T>(q, op, true);
+
+    for (size_t expert = op->n_experts; expert-- > 0;)
+        x.backward(expert);
+    x.finish(op->x_gradient);
+    return x.rc;
+}
+
+cudaError_t cuda_experts(const struct cuda_queue *q, const struct device_experts *op)
+{
+    return op->m == 0 ? cudaSuccess : TYPED(q, run_experts)(q, op);
+}
+
+cudaError_t cuda_experts_backward(const struct cuda_queue *q, const struct device_experts *op)
+{
+    return op->m == 0 ? cudaSuccess : TYPED(q, turn_experts)(q, op);
+}

@@ -1,0 +1,99 @@
+/* proto/operation/call/experts.h - mixtures of experts: route, route_backward, experts, experts_backward. */
+#ifndef PROTO_OPERATION_CALL_EXPERTS_H
+#define PROTO_OPERATION_CALL_EXPERTS_H
+
+#include "proto/base/number.h"
+#include "proto/base/size.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DEVICE_CHOSEN = 32 /* experts of one token */, DEVICE_EXPERTS = 4096 };
+
+/* Each token's n_chosen experts of the highest scores s, the lower number first among equal ones, and their weights
+ * (Shazeer et al., arXiv:1701.06538; Fedus et al., arXiv:2101.03961): p = softmax(s) in fp32, of all experts, or,
+ * normalised, of the chosen ones alone. The choice has no gradient; the weights do:
+ *
+ *     ds[j] = p[j] (dp[j] - sum over chosen i of p[i] dp[i])
+ *
+ * where dp is 0 of experts that are not chosen; and normalised, so is p. */
+struct device_route {
+    size_t m, n_experts,
+        n_chosen; /* tokens; n_chosen at most DEVICE_CHOSEN and n_experts, which is at most DEVICE_EXPERTS */
+    bool normalises;
+    const void *scores; /* (m, n_experts) */
+    /* (m, n_chosen), from each token's highest score down: written by route, read by route_backward. */
+    float *weights;
+    uint32_t *numbers;             /* of experts */
+    const float *weights_gradient; /* (m, n_chosen), backward */
+    void *scores_gradient;         /* (m, n_experts), backward, overwritten */
+};
+
+/* Each token's sum of what its experts make of it, gated units (Shazeer, arXiv:2002.05202) with silu:
+ *
+ *     y[t] = sum over the experts e of token t of w[t][e] down[e] (silu(gate[e] x[t]) * (up[e] x[t]))
+ *
+ * Terms are added in fp32, one at a time, in ascending order of experts; those of x's gradient in descending order. So
+ * a token's bits depend on no other token's choice. Gradients of weights are sums over an expert's tokens in their
+ * order; of an expert that nobody chose they are 0. */
+struct device_experts {
+    size_t m, n, inner;           /* tokens; columns of x; of a gate */
+    size_t n_experts, n_chosen;   /* as of device_route */
+    const void *x;                /* (m, n) */
+    const float *weights;         /* (m, n_chosen), as route left them, and as are: */
+    const uint32_t *numbers;      /* (m, n_chosen); no token has an expert twice */
+    const void *gate, *up, *down; /* (n_experts, inner, n), (n_experts, inner, n), (n_experts, n, inner) */
+    void *y;                      /* (m, n), forward */
+    const void *y_gradient;       /* (m, n), backward */
+    void *x_gradient;             /* (m, n), backward, overwritten */
+    float *weights_gradient;      /* (m, n_chosen), backward, overwritten */
+    float *gate_gradient, *up_gradient, *down_gradient; /* shaped as the weights, backward; NULL: not computed */
+    float beta;    /* a gradient of weights = its sum + beta * what was there: 0 or 1 */
+    void *scratch; /* device_experts_scratch bytes */
+};
+
+/* What lies in the scratch, in bytes from its start. One expert's tokens at a time are gathered, at most all m of them:
+ * so any choice has room, and n_chosen does not matter. */
+struct device_experts_places {
+    size_t sum;    /* (m, n) fp32: the sums of terms */
+    size_t rows;   /* (m, n) of x; after the products that read them, forward, (m, n) fp32: terms of y */
+    size_t slopes; /* (m, n), backward: gradients of y; with `rows`, afterwards, (m, n) fp32: terms of x's gradient */
+    size_t both;   /* (m, 2 inner): gates and ups, backward then their gradients */
+    size_t units;  /* (m, inner): gated units */
+    size_t order;  /* (m n_chosen) uint32_t: places in the choice, by expert, then by token */
+    size_t starts; /* (n_experts + 1) uint32_t: where each expert's begin in `order` */
+    size_t bytes;
+};
+
+static inline size_t device_experts_take(size_t *at, size_t bytes)
+{
+    const size_t place = *at;
+
+    *at += (bytes + 63) / 64 * 64;
+    return place;
+}
+
+static inline struct device_experts_places device_experts_lay(const struct device_experts *op, enum number_type type,
+                                                              bool backward)
+{
+    const size_t value = number_bytes(type), rows = op->m * op->n * value, wide = op->m * op->n * sizeof(float);
+    struct device_experts_places p;
+
+    p.bytes = 0;
+    p.sum = device_experts_take(&p.bytes, wide);
+    p.rows = device_experts_take(&p.bytes, backward ? rows : wide);
+    p.slopes = backward ? device_experts_take(&p.bytes, wide - rows > rows ? wide - rows : rows) : 0;
+    p.both = device_experts_take(&p.bytes, 2 * op->m * op->inner * value);
+    p.units = device_experts_take(&p.bytes, op->m * op->inner * value);
+    p.order = device_experts_take(&p.bytes, op->m * op->n_chosen * sizeof(uint32_t));
+    p.starts = device_experts_take(&p.bytes, (op->n_experts + 1) * sizeof(uint32_t));
+    return p;
+}
+
+static inline size_t device_experts_scratch(const struct device_experts *op, enum number_type type, bool backward)
+{
+    return device_experts_lay(op, type, backward).bytes;
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* Neither sorted nor gathered: each token goes through its own experts, and gradients of weights are added to as tokens
+ * come. Weights are taken from a softmax over all experts, which is divided by the sum of the chosen ones: its
+ * derivative is written as that quotient's. */
+#include "tests/kit/reference/reference_experts.h"
+
+#include "tests/kit/reference/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static double *reference_room(size_t n)
+{
+    double *room = calloc(n, sizeof *room);
+
+    if (!room)
+        abort();
+    return room;
+}
+
+/* p (n_experts) of token i. */
+static void softmax(double *p, const struct device_route *op, size_t i)
+{
+    const double *s = (const double *)op->scores + i * op->n_experts;
+    double most = s[0], sum = 0;
+
+    for (size_t j = 1; j < op->n_experts; j++)
+        most = fmax(most, s[j]);
+    for (size_t j = 0; j < op->n_experts; j++)
+        sum += p[j] = exp(s[j] - most);
+    for (size_t j = 0; j < op->n_experts; j++)
+        p[j] /= sum;
+}
+
+/* How many experts are before expert j. */
+static size_t rank_of(const double *s, size_t n, size_t j)
+{
+    size_t rank = 0;
+
+    for (size_t other = 0; other < n; other++)
+        rank += s[other] > s[j] || (s[other] == s[j] && other < j);
+    return rank;
+}
+
+static double chosen_sum(const struct device_route *op, const double *p, size_t i)
+{
+    double sum = 0;
+
+    for (size_t c = 0; c < op->n_chosen; c++)
+        sum += p[op->numbers[i * op->n_chosen + c]];
+    return sum;
+}
+
+void reference_route(const struct device_route *op)
+{
+    double *p = reference_room(op->n_experts);
+
+    for (size_t i = 0; i < op->m; i++) {
+        softmax(p, op, i);
+        for (size_t j = 0; j < op->n_experts; j++) {
+            const size_t rank = rank_of((const double *)op->scores + i * op->n_experts, op->n_experts, j);
+            if (rank < op->n_chosen)
+                op->numbers[i * op->n_chosen + rank] = (uint32_t)j;
+        }
+        const double sum = op->normalises ? chosen_sum(op, p, i) : 1;
+        for (size_t c = 0; c < op->n_chosen; c++)
+            ((double *)(void *)op->weights)[i * op->n_chosen + c] = p[op->numbers[i * op->n_chosen + c]] / sum;
+    }
+    free(p);
+}
+
+/* The gradients of p, of which only chosen ones have any; then softmax's. */
+void reference_route_backward(const struct device_route *op)
+{
+    double *p = reference_room(op->n_experts), *dp = reference_room(op->n_experts);
+
+    for (size_t i = 0; i < op->m; i++) {
+        const double *dw = (const double *)(const void *)op->weights_gradient + i * op->n_chosen;
+        const uint32_t *numbers = op->numbers + i * op->n_chosen;
+        double *ds = (double *)op->scores_gradient + i * op->n_experts, all = 0, mean = 0;
+        softmax(p, op, i);
+        const double sum = op->normalises ? chosen_sum(op, p, i) : 1;
+        for (size_t c = 0; c < op->n_chosen; c++)
+            all += dw[c] * p[numbers[c]] / sum;
+        for (size_t j = 0; j < op->n_experts; j++)
+            dp[j] = 0;
+        for (size_t c = 0; c < op->n_chosen; c++)
+            dp[numbers[c]] = (dw[c] - (op->normalises ? all : 0)) / sum;
+        for (size_t j = 0; j < op->n_experts; j++)
+            mean += p[j] * dp[j];
+        for (size_t j = 0; j < op->n_experts; j++)
+            ds[j] = p[j] * (dp[j] - mean);
+    }
+    free(p);
+    free(dp);
+}
+
+/* ---- experts ---- */
+
+/* One token's inner values in one expert. */
+struct inside {
+    double *gate, *up, *gate_gradient, *up_gradient;
+};
+
+static struct inside inside_of(const struct device_experts *op)
+{
+    double *room = reference_room(4 * op->inner);
+
+    return (struct inside){room, room + op->inner, room + 2 * op->inner, room + 3 * op->inner};
+}
+
+static size_t expert_at(const struct device_experts *op, size_t i, size_t c)
+{
+    return op->numbers[i * op->n_chosen + c] * op->n * op->inner;
+}
+
+static void enter(const struct inside *in, const struct device_experts *op, size_t i, size_t c)
+{
+    const double *x = (const double *)op->x + i * op->n;
+    const double *gate = (const double *)op->gate + expert_at(op, i, c),
+                 *up = (const double *)op->up + expert_at(op, i, c);
+
+    for (size_t j = 0; j < op->inner; j++) {
+        in->gate[j] = in->up[j] = 0;
+        for (size_t k = 0; k < op->n; k++) {
+            in->gate[j] += gate[j * op->n + k] * x[k];
+            in->up[j] += up[j * op->n + k] * x[k];
+        }
+    }
+}
+
+static double unit(const struct inside *in, size_t j)
+{
+    return reference_activation(MODEL_SILU, in->gate[j]) * in->up[j];
+}
+
+void reference_experts(const struct device_experts *op)
+{
+    const struct inside in = inside_of(op);
+
+    for (size_t i = 0; i < op->m * op->n; i++)
+        ((double *)op->y)[i] = 0;
+    for (size_t i = 0; i < op->m * op->n_chosen; i++) {
+        const size_t token = i / op->n_chosen, c = i % op->n_chosen;
+        const double *down = (const double *)op->down + expert_at(op, token, c);
+        enter(&in, op, token, c);
+        for (size_t k = 0; k < op->n; k++)
+            for (size_t j = 0; j < op->inner; j++)
+                ((double *)op->y)[token * op->n + k] +=
+                    ((const double *)(const void *)op->weights)[i] * down[k * op->inner + j] * unit(&in, j);
+    }
+    free(in.gate);
+}
+
+/* Gradients of gates and ups, of `down`, and of the choice's weight. */
+static void leave(const struct inside *in, const struct device_experts *op, size_t i, size_t c)
+{
+    const double *dy = (const double *)op->y_gradient + i * op->n;
+    const size_t at = expert_at(op, i, c);
+    const double w = ((const double *)(const void *)op->weights)[i * op->n_chosen + c];
+    double *dw = (double *)(void *)op->weights_gradient + i * op->n_chosen + c;
+
+    for (size_t j = 0; j < op->inner; j++) {
+        double slope = 0;
+        for (size_t k = 0; k < op->n; k++) {
+            slope += dy[k] * ((const double *)op->down)[at + k * op->inner + j];
+            if (op->down_gradient)
+                ((double *)(void *)op->down_gradient)[at + k * op->inner + j] += w * dy[k] * unit(in, j);
+        }
+        *dw += slope * unit(in, j);
+        in->gate_gradient[j] = w * slope * in->up[j] * reference_activation_gradient(MODEL_SILU, in->gate[j]);
+        in->up_gradient[j] = w * slope * reference_activation(MODEL_SILU, in->gate[j]);
+    }
+}
+
+static void turn(const struct inside *in, const struct device_experts *op, size_t i, size_t c)
+{
+    const double *x = (const double *)op->x + i * op->n;
+    const size_t at = expert_at(op, i, c);
+
+    for (size_t j = 0; j < op->inner; j++)
+        for (size_t k = 0; k < op->n; k++) {
+            const size_t element = at + j * op->n + k;
+            ((double *)op->x_gradient)[i * op->n + k] += in->gate_gradient[j] * ((const double *)op->gate)[element] +
+                                                         in->up_gradient[j] * ((const double *)op->up)[element];
+            if (op->gate_gradient)
+                ((double *)(void *)op->gate_gradient)[element] += in->gate_gradient[j] * x[k];
+            if (op->up_gradient)
+                ((double *)(void *)op->up_gradient)[element] += in->up_gradient[j] * x[k];
+        }
+}
+
+static void clear(void *x, size_t n)
+{
+    for (size_t i = 0; x && i < n; i++)
+        ((double *)x)[i] = 0;
+}
+
+void reference_experts_backward(const struct device_experts *op)
+{
+    const struct inside in = inside_of(op);
+    const size_t n = op->beta == 0 ? op->n_experts * op->n * op->inner : 0;
+
+    clear(op->x_gradient, op->m * op->n);
+    clear(op->weights_gradient, op->m * op->n_chosen);
+    clear(op->gate_gradient, n);
+    clear(op->up_gradient, n);
+    clear(op->down_gradient, n);
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t c = 0; c < op->n_chosen; c++) {
+            enter(&in, op, i, c);
+            leave(&in, op, i, c);
+            turn(&in, op, i, c);
+        }
+    free(in.gate);
+}
