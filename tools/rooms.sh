@@ -62,8 +62,8 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             wrong("the folders of eps/ include none of its own files")
         if (from == to && order($1) && order($1) < order(target))
             wrong(from "/ is " orders[from] "in this order")
-        if (target ~ /^proto\/model\/(decoder|decoder_delta|encoder|gpt2|t5|dynamic_conv|[a-z]*_family)\.h$/ && from != "tests" &&
-            $1 !~ /^proto\/model\/(families\/|(decoder|encoder|image)(_family|_delta)?\.[ch]$)/ && $1 !~ /^tools\/bench\//)
+        if (target ~ /^proto\/model\/(decoder|decoder_delta|decoder_moe|encoder|gpt2|t5|dynamic_conv|[a-z]*_family)\.h$/ && from != "tests" &&
+            $1 !~ /^proto\/model\/(families\/|(decoder|encoder|image)(_family|_delta|_moe)?\.[ch]$)/ && $1 !~ /^tools\/bench\//)
             wrong("the families read their own numbers alone")
         if ($1 ~ /^proto\/plan\// && target ~ /^proto\/plan\// && plan_order($1) < plan_order(target))
             wrong("proto/plan/ is memory, time, its own files, in this order")

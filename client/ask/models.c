@@ -43,7 +43,7 @@ static int models_on_linear(void *data, const struct model_linear *linear)
     char name[PROGRAM_NAME_BYTES];
     size_t i = 0;
 
-    if (linear->layer->kind != MODEL_BLOCK || maps->n == EPS_FAMILY_MAPS)
+    if (linear->role != LINEAR_PLAIN || linear->layer->kind != MODEL_BLOCK || maps->n == EPS_FAMILY_MAPS)
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)linear->n_stem, linear->stem);
     const char *const dot = strrchr(name, '.'), *const last = dot ? dot + 1 : name;

@@ -42,6 +42,7 @@ struct resolving {
     bool has_outside[ADAPTER_MAPS]; /* layers in no block have this map */
     uint8_t of[ADAPTER_BLOCKS];
     const char *within, *prefix; /* as in model_adapter_name */
+    bool adapts_experts;         /* PEFT would */
     struct error *err;
 };
 
@@ -93,6 +94,18 @@ static bool adapter_resolve_is_same(const struct client_adapter_map *a, const st
     return memcmp(a, b, sizeof *a) == 0;
 }
 
+/* Refuses an adapter that PEFT would make, or read, of an expert or a router. */
+static int mixture_check(struct resolving *r, const char *name)
+{
+    if (!r->adapts_experts || client_adapter_find(&r->targets, name).rank == 0)
+        return 0;
+    return error_set(
+        r->err, -EINVAL,
+        "its targets include %s, as PEFT understands them: experts and routers have no adapters here; name "
+        "others, as in targets=q_proj,k_proj,v_proj,o_proj",
+        name);
+}
+
 static int on_linear(void *data, const struct model_linear *linear)
 {
     struct resolving *r = data;
@@ -108,6 +121,8 @@ static int on_linear(void *data, const struct model_linear *linear)
     }
     if (rc || client_adapter_is_saved(&r->targets, name))
         return rc;
+    if (linear->role != LINEAR_PLAIN)
+        return mixture_check(r, name);
     const unsigned i = stem_place(r, linear);
     if (i == ADAPTER_MAPS)
         return error_set(r->err, -EINVAL, "this model has too many linear maps");
@@ -134,7 +149,8 @@ static int refuse_target(struct error *err, const struct resolving *r, const cha
     error_set(err, -EINVAL, "the target %.60s matches no linear map that can be adapted here: these are", target);
     for (unsigned i = 0; i < r->n_stems; i++)
         error_append(err, "%s %s", i == 0 ? "" : i + 1 < r->n_stems ? "," : " and", r->stems[i].name);
-    error_append(err, "; all-linear means all of them");
+    if (!r->adapts_experts)
+        error_append(err, "; all-linear means all of them");
     return -EINVAL;
 }
 
@@ -232,6 +248,7 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
     if (!r)
         return error_memory(err);
     r->err = err, r->within = within, r->prefix = config->family->prefix;
+    r->adapts_experts = config->family->adapts_experts;
     int rc = client_adapter_targets_open(&r->targets, peft, err);
     if (!rc && (rc = model_init(&model, config, err)) == 0) {
         rc = model_each_linear(&model, on_linear, r);

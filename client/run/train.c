@@ -14,6 +14,7 @@
 #include "client/record/disk.h"
 #include "client/record/record.h"
 #include "client/text/tokenizer.h"
+#include "proto/model/family.h"
 #include "proto/model/file/model_files.h"
 #include "proto/model/output.h"
 #include "proto/wire/training_text.h"
@@ -408,6 +409,8 @@ static int train_open_run(struct client_train *t, const struct client_restart *r
     if (t->run.resume.edited.text[0])
         client_train_note(t, t->run.resume.edited.text);
     client_model_tell(&t->run.model, t->steps.events->on_note, t->steps.user);
+    if (rc == 0 && family_left_out(&t->run.model.config))
+        client_train_note(t, family_left_out(&t->run.model.config));
     return rc;
 }
 

@@ -394,9 +394,44 @@ def qwen3_5_text(d):
     return out | delta(d) | dict(attention_bias=d.switch())
 
 
+# ---- mixtures of experts ----
+
+def experts(d, count="num_experts"):
+    """From 4 to 64 experts, of which a token has 1 to 8, or all."""
+    n = d.turn((4, 8, 5, 64, 16))
+    return {count: n, "num_experts_per_tok": min(n, d.turn((2, 1, 4, 8, 3))), "hidden_act": "silu", "output_router_logits": False}
+
+
+def sparse(d):
+    return experts(d) | dict(moe_intermediate_size=d.turn((6, 16, 9)), norm_topk_prob=d.switch(), decoder_sparse_step=d.turn((1, 1, 2)),
+                             mlp_only_layers=d.turn(([], [], [0], [1])))
+
+
+def qwen3_moe(d):
+    return decoder(d, head_dim="maybe") | sparse(d) | dict(attention_bias=d.switch()) | d.turn(
+        (dict(), dict(use_sliding_window=True, sliding_window=d.window), dict(use_sliding_window=False, sliding_window=d.window)))
+
+
+def qwen2_moe(d):
+    out = decoder(d) | sparse(d) | dict(qkv_bias=d.switch(), shared_expert_intermediate_size=d.turn((7, 16)))
+    return out | d.turn((dict(), dict(use_sliding_window=True, sliding_window=d.window, max_window_layers=d.between(0, 2)),
+                         dict(use_sliding_window=True, sliding_window=d.window, layer_types=list(KINDS)),
+                         dict(use_sliding_window=False, sliding_window=d.window)))
+
+
+def mixtral(d):
+    return decoder(d, head_dim=True) | experts(d, "num_local_experts") | dict(sliding_window=d.turn((None, d.window)))
+
+
+def olmoe(d):
+    return decoder(d) | experts(d) | dict(norm_topk_prob=d.switch(), attention_bias=d.switch())
+
+
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
-    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text, muse_glimmer_text)}
+    gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text,
+    muse_glimmer_text, qwen3_moe, qwen2_moe, mixtral, olmoe)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")
+MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe")

@@ -138,6 +138,12 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
     "qwen3_5_text": dict(num_hidden_layers=4, head_dim=12, attention_bias=True, linear_num_key_heads=2, linear_num_value_heads=4,
                          linear_key_head_dim=8, linear_value_head_dim=10, full_attention_interval=2,
                          rope_parameters=dict(ROTATED, partial_rotary_factor=0.5, mrope_section=[1, 1, 1])),
+    "mixtral": dict(num_local_experts=5, num_experts_per_tok=2, head_dim=10, sliding_window=5),
+    "olmoe": dict(num_experts=8, num_experts_per_tok=3, pad_token_id=None, attention_bias=True),
+    "qwen2_moe": dict(num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, mlp_only_layers=[1],
+                      shared_expert_intermediate_size=28, use_sliding_window=True, sliding_window=5, max_window_layers=2),
+    "qwen3_moe": dict(num_hidden_layers=3, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=20, head_dim=10,
+                      norm_topk_prob=True, mlp_only_layers=[1]),
     "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
                         logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),
@@ -270,7 +276,9 @@ def make_family(name):
     if is_encoder:
         ids[ids == config.pad_token_id] = 5    # padding has no position
     with families.throughout():
-        again = kind.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float64).eval()
+        experts = {"experts_implementation": "eager"} if name in family_draws.MIXTURES else {}
+        again = kind.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float64,
+                                 **experts).eval()
         with torch.no_grad():
             for t, p in again.named_parameters():
                 p.copy_(dict(model.named_parameters())[t])

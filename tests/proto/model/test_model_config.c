@@ -161,8 +161,8 @@ static const struct {
     /* Another model. */
     {"{'n_layer': -1, 'rope_theta': 10000.0, 'model_type': 'gpt3'}", "model_type is 'gpt3': it must be ", NULL},
     {"{'model_type': 2}", "model_type is 2: it must be ", NULL},
-    {"{'model_type': 'qwen3_moe'}",
-     "model_type is 'qwen3_moe': it must be one that eps models lists; the nearest name is qwen3", NULL},
+    {"{'model_type': 'qwen3_next'}",
+     "model_type is 'qwen3_next': it must be one that eps models lists; the nearest name is qwen3_5_text", NULL},
     {GPT2 "'architectures': ['GPT2ForSequenceClassification']}", "architectures is ['GPT2ForSequenceClassification']",
      "GPT2LMHeadModel"},
     {GPT2 "'architectures': 'GPT2LMHeadModel'}", "architectures is 'GPT2LMHeadModel'", NULL},

@@ -108,7 +108,8 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text; do sed 's/\"vocab_size\": "
+        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text qwen2_moe qwen3_moe; do sed "
+        "'s/\"vocab_size\": "
         "61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
         "/fixtures/$f/config.json >$f.json; done",
@@ -131,7 +132,8 @@ void features_setup(void)
         "printf '%s fox %s\\tfox\\n%s dog\\tdog\\n' \"$a\" \"$a\" \"$a\"; done; } >fox.tsv; "
         "{ printf 'sentence1\\tsentence2\\tscore\\n'; for i in $(seq 40); do "
         "printf 'the %s\\tquick fox\\t%s\\n' $((i % 5)) $((i % 5)); done; } >score.tsv; "
-        "for f in untied granite gpt_neox; do eps train --model $f.json --data text.txt --batch 4 --seq 16 --device "
+        "for f in untied granite gpt_neox qwen3_moe; do eps train --model $f.json --data text.txt --batch 4 --seq 16 "
+        "--device "
         "cpu "
         "--steps 1 --lr 0.01 --out begun-$f && eps export --model begun-$f/latest --out base-$f || exit 1; done; "
         "mv base-untied base",
@@ -243,6 +245,10 @@ const struct feature features[] = {
     {"head-gates", "lfm3.json", PACKED, "--optimizer adamw"},
     {"delta", "qwen3_5_text.json", PACKED, "--optimizer adamw"},
     {"gates", "qwen3_5_text.json", TEXT, HALF},
+    {"mixture", "qwen3_moe.json", PACKED, "--optimizer adamw"},
+    {"mixture-16", "qwen2_moe.json", TEXT, HALF}, /* and an expert that every token has */
+    {"mixture-frozen", "qwen2_moe.json", TEXT, "--freeze 'model.layers.0.mlp.experts.*' --base int8"},
+    {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4,targets=q_proj,o_proj --base nf4"},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},
     {"chunked", "chunked.json", LONG, "--freeze 'layers.1.*,layers.2.mlp.[02].*' " HALF},
@@ -303,6 +309,9 @@ static const struct {
     {"lfm2-packed", "packed"},
     {"head-gates", "packed"},
     {"delta", "packed"},
+    {"mixture", "packed"},
+    {"mixture-16", "no load-balance loss is added"},
+    {"mixture-lora", "packed"},
     {"ghosts", "batch norms over 2"},
 };
 

@@ -1,0 +1,97 @@
+/* Of all that makes routing differ from family to family, what stands here is softmax over all experts, the best of
+ * them, and weights that are normalised or not. What a config asks for besides is refused by its key, as it would
+ * change what is computed without a word. */
+#include "proto/model/decoder_moe.h"
+#include "proto/operation/call/experts.h"
+
+#include <errno.h>
+
+const struct program_experts_names decoder_moe_names = {.gate = "mlp.experts.%u.gate_proj.weight",
+                                                        .up = "mlp.experts.%u.up_proj.weight",
+                                                        .down = "mlp.experts.%u.down_proj.weight"};
+
+uint32_t decoder_moe_kind_of_block(const struct model_config *c, uint32_t index)
+{
+    const struct decoder_moe_config *own = decoder_moe_of(c);
+    const bool dense = own->n_experts == 0 || (index + 1) % own->step != 0 || config_layers_has(&own->dense, index);
+
+    return (config_layers_has(&own->decoder.sliding, index) ? DECODER_SLIDES : 0) | (dense ? DECODER_MOE_DENSE : 0);
+}
+
+static int decoder_moe_check_losses(const struct decoder_moe_config *own, struct error *err)
+{
+    if (own->balances && own->balance != 0)
+        return error_set(err, -EINVAL,
+                         "output_router_logits is true and router_aux_loss_coef is %g: the load-balance loss is not "
+                         "computed here; set output_router_logits to false",
+                         (double)own->balance);
+    if (own->jitter != 0)
+        return error_set(err, -EINVAL, "router_jitter_noise is %g: it must be 0", (double)own->jitter);
+    if (own->clip != 0)
+        return error_set(err, -EINVAL, "clip_qkv is %g: it must be null", (double)own->clip);
+    return 0;
+}
+
+int decoder_moe_check(const struct model_config *c, struct error *err)
+{
+    const struct decoder_moe_config *own = decoder_moe_of(c);
+
+    if (own->n_experts > DEVICE_EXPERTS)
+        return error_set(err, -EINVAL, "num_experts is %u: it must be at most %d", own->n_experts, DEVICE_EXPERTS);
+    if (own->n_experts > 0 && (own->n_chosen > own->n_experts || own->n_chosen > DEVICE_CHOSEN))
+        return error_set(err, -EINVAL, "num_experts_per_tok is %u: it must be from 1 to %d, and at most the %u experts",
+                         own->n_chosen, DEVICE_CHOSEN, own->n_experts);
+    if (own->n_experts > 0 && c->activation != MODEL_SILU)
+        return error_set(err, -EINVAL, "hidden_act is not silu: experts are computed with silu alone");
+    const int rc = decoder_moe_check_losses(own, err);
+    return rc ? rc : decoder_check(c, err);
+}
+
+const char *decoder_moe_left_out(const struct model_config *c)
+{
+    const struct decoder_moe_config *own = decoder_moe_of(c);
+
+    return own->n_experts > 0 && own->balance != 0 ? "router_aux_loss_coef in config.json has no effect: no "
+                                                     "load-balance loss is added, as transformers adds "
+                                                     "none while output_router_logits is false (TRL's trainers add one)"
+                                                   : NULL;
+}
+
+/* The backward of experts writes x's gradient, so that other readers of x stand before them. */
+static int decoder_moe_shared(struct program *p, const struct model_config *c, int x)
+{
+    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
+    const uint32_t n = decoder_moe_of(c)->shared_width;
+    const struct program_part parts[] = {{"mlp.shared_expert.gate_proj", n}, {"mlp.shared_expert.up_proj", n}};
+    const int unit = program_glu(p, program_linears(p, x, parts, 2, &linear), c->activation);
+    const int made = program_linear(p, unit, "mlp.shared_expert.down_proj", c->width, &linear);
+
+    return program_head_gate(p, made, program_linear(p, x, "mlp.shared_expert_gate", 1, &linear), 1);
+}
+
+static int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
+                               const struct program_experts_names *names)
+{
+    const struct decoder_moe_config *own = decoder_moe_of(c);
+    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
+    const struct program_route_options route = {.n_chosen = own->n_chosen, .normalises = own->normalises};
+    const int shared = own->shared_width > 0 ? decoder_moe_shared(p, c, x) : -1;
+    const int scores = program_linear(p, x, router, own->n_experts, &linear);
+    const int chosen = program_experts(p, x, scores, own->expert_width ? own->expert_width : c->inner_width, names,
+                                       &route, c->initializer_range);
+
+    return shared < 0 ? chosen : program_add(p, chosen, shared, &(struct program_dropout){0});
+}
+
+void decoder_moe_write_block(struct program *p, const struct model_config *c, uint32_t kind,
+                             const struct decoder_attention *how, const char *router,
+                             const struct program_experts_names *names)
+{
+    const int x = program_begin(p, c->width);
+    const int a = decoder_attention(p, c, kind & DECODER_SLIDES, decoder_norm(p, c, x, "input_layernorm"), how);
+    const int r = decoder_add(p, c, x, a, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const int n = decoder_norm(p, c, r, "post_attention_layernorm");
+    const int m = kind & DECODER_MOE_DENSE ? decoder_gated(p, c, n, NULL) : decoder_moe_experts(p, c, n, router, names);
+
+    program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
+}
