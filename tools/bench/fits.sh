@@ -25,7 +25,7 @@ if [ "$what" = tuned ]; then
     host=$(sed -n 's/^{"host": {"current": \([0-9]*\).*/\1/p' <<<"$all")
     replay=$(sed -n 's/.*"replay": {"current": \([0-9]*\).*/\1/p' <<<"$all")
     awk -v device="$least" -v host="$((host - replay))" 'BEGIN {
-        printf "This training takes at least %.1f MiB of device memory and %.1f GiB of host memory\n", device / 2 ^ 20, host / 2 ^ 30 }'
+        printf "In the least device memory, %.1f MiB, this training takes %.1f GiB of host memory\n", device / 2 ^ 20, host / 2 ^ 30 }'
     exit
 fi
 
