@@ -59,10 +59,11 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import (BertConfig, BertForMaskedLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config,
                           Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
+import families
 import float64
 import masked
 import training
@@ -75,9 +76,10 @@ NOTHING, NEARLY = 1e-12, 1e-6  # of a model's gradient
 FAMILIES = {"gpt2": (GPT2Config, GPT2LMHeadModel), "llama": (LlamaConfig, LlamaForCausalLM),
             "mistral": (MistralConfig, MistralForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
             "qwen3": (Qwen3Config, Qwen3ForCausalLM), "gemma": (GemmaConfig, GemmaForCausalLM),
-            "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM), "bert": (BertConfig, BertForMaskedLM),
+            "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM), "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM), "bert": (BertConfig, BertForMaskedLM),
             "roberta": (RobertaConfig, RobertaForMaskedLM)}
 ENCODERS = ("bert", "roberta")
+THROUGHOUT = ("qwen3_5",)  # in float64 by families.throughout, which has the rule token by token
 TOKENIZERS = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "tokenizers"  # NAME.json, of 401 ids at most
 
 
@@ -113,6 +115,13 @@ def draw_decoder(r, turn, family, heads, width, seq, vocabulary):
         config["num_hidden_layers"] += 1
         if turn((True, False)):
             config.update(use_sliding_window=True, sliding_window=r.randint(1, seq), max_window_layers=1)
+    if family == "qwen3_5":
+        key_heads = turn((1, 2, 3))
+        config.update(hidden_act="silu", num_hidden_layers=config["num_hidden_layers"] + 1, attention_bias=turn((True, False)),
+                      full_attention_interval=2, linear_conv_kernel_dim=turn((4, 2)), linear_num_key_heads=key_heads,
+                      linear_num_value_heads=key_heads * turn((1, 2)), linear_key_head_dim=turn((8, 5)),
+                      linear_value_head_dim=turn((8, 3, 16)),
+                      rope_parameters=config["rope_parameters"] | dict(partial_rotary_factor=1.0, mrope_section=[1, 1, 1]))
     if family == "gemma3":  # the draw is of hidden_activation there
         config.update(hidden_activation=config.pop("hidden_act"), sliding_window=r.randint(1, seq),
                       num_hidden_layers=config["num_hidden_layers"] + 1,
@@ -175,8 +184,13 @@ def scales_of(m):
     with torch.device("meta"):
         shapes = {t: p.shape for t, p in FAMILIES[m["family"]][1](config_of(m)).named_parameters()}
     for t, shape in shapes.items():
-        if ".ln_" in t or "norm" in t.lower():
-            how = (float(not m["family"].startswith("gemma")), 0.4) if t.endswith("weight") else (0.0, 0.2)
+        if t.endswith(("A_log", "dt_bias")):
+            how = 0.5, 1.0
+        elif t.endswith("conv1d.weight"):
+            how = 0.0, m["gain"] * math.sqrt(12 / shape[-1])
+        elif ".ln_" in t or "norm" in t.lower():
+            plain = "linear_attn" in t or not m["family"].startswith(("gemma", "qwen3_5"))  # or 1 + weight
+            how = (float(plain), 0.4) if t.endswith("weight") else (0.0, 0.2)
         elif t.endswith("bias"):
             how = 0.0, 0.2
         elif "wte" in t or "wpe" in t or "embed" in t:
@@ -234,9 +248,13 @@ class Run:
 
     def __init__(self, m, weights, dtype, attention="eager", n_runs=1, products=None):
         self.m, self.n_runs, self.products = m, n_runs, products
-        if dtype == torch.float64 and m["family"] != "gpt2":
+        throughout = dtype == torch.float64 and m["family"] in THROUGHOUT
+        self.arithmetic = families.throughout if throughout else contextlib.nullcontext
+        if dtype == torch.float64 and m["family"] != "gpt2" and not throughout:
             attention = "sdpa"
-        self.model = FAMILIES[m["family"]][1]._from_config(config_of(m), attn_implementation=attention, dtype=torch.float32)
+        with self.arithmetic():
+            self.model = FAMILIES[m["family"]][1]._from_config(config_of(m), attn_implementation=attention,
+                                                               dtype=torch.float64 if throughout else torch.float32)
         buffers = dict(self.model.named_buffers())
         self.model = self.model.to(dtype).train()
         with torch.no_grad():
@@ -245,7 +263,7 @@ class Run:
             if dtype == torch.bfloat16 and m["family"] != "gpt2":  # as transformers loads a model in bf16: frequencies stay in fp32
                 for name, buffer in buffers.items():
                     self.model.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer
-            if dtype == torch.float64:
+            if dtype == torch.float64 and not throughout:
                 float64.widen(self.model)
         self.tied = self.model.get_input_embeddings().weight if m["config"].get("tie_word_embeddings", True) else None
         wide = torch.float32 if dtype == torch.bfloat16 else dtype
@@ -274,10 +292,11 @@ class Run:
         n_valid, self.loss = int((labels >= 0).sum()), 0.0
         for i, l in zip(ids.chunk(n_runs), labels.chunk(n_runs)):
             self.model.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", dtype=self.products) if self.products else contextlib.nullcontext():
-                loss = F.cross_entropy(self.logits(i).flatten(0, 1), l.flatten(), ignore_index=-100,
-                                       reduction="sum") / n_valid
-            loss.backward()
+            with self.arithmetic():
+                with torch.autocast("cpu", dtype=self.products) if self.products else contextlib.nullcontext():
+                    loss = F.cross_entropy(self.logits(i).flatten(0, 1), l.flatten(), ignore_index=-100,
+                                           reduction="sum") / n_valid
+                loss.backward()
             self.loss += loss.item()
             yield {t: self.gradient_of(t, p) for t, p in self.model.named_parameters() if self.trains(t)}
 
@@ -391,8 +410,9 @@ def ours(m, weights, precision, steps, programs):
         name = "optimizer" if steps == 1 else "model"
         with open(os.path.join(out, "metrics.jsonl")) as f:
             losses = [json.loads(line)["loss"] for line in f]
-        with safe_open(os.path.join(out, f"step-{steps}", name + ".safetensors"), "pt") as f:
-            return {t: f.get_tensor(("m." if steps == 1 else "") + t) for t in weights}, losses
+        with safe_open(os.path.join(out, f"step-{steps}", name + ".safetensors"), "np") as f:
+            tensors = {t: f.get_tensor(("m." if steps == 1 else "") + t) for t in weights}
+        return {t: torch.from_numpy(np.ascontiguousarray(families.shaped(x, weights[t].numpy()))) for t, x in tensors.items()}, losses
 
 
 def plan_only(args):
@@ -444,7 +464,7 @@ def measure(m, precision, steps, bits, even, programs):
 
 
 def log_probabilities(run):
-    with torch.no_grad():
+    with torch.no_grad(), run.arithmetic():
         return torch.log_softmax(run.logits(run.ids[0]).double(), -1).numpy()
 
 
@@ -457,7 +477,7 @@ def compare_logits(a, family, precision):
             m = draw(family, seed, number, precision, *largest(family, 0))
             weights, folder = weights_of(m, a.bits or (8 if precision == "bf16" else 24)), os.path.join(home, f"{k:04}")
             exact = Run(m, weights, torch.float64)
-            with torch.no_grad():
+            with torch.no_grad(), exact.arithmetic():
                 logits = exact.logits(exact.ids[0]).numpy()
             wanted = log_probabilities(exact)
             theirs.append(max(np.abs(log_probabilities(Run(m, weights, **how)) - wanted).max()
