@@ -21,22 +21,37 @@ static int delta_maps(struct program *p, const struct model_config *c, int x, co
                       : program_linear(p, x, names->query, 2 * of_keys + of_values, &linear);
 }
 
+static int delta_convolve(struct program *p, const struct model_config *c, int qkv, const struct decoder_delta *d,
+                          const struct decoder_delta_names *names)
+{
+    const struct program_short_conv_options conv = {.n_taps = d->n_taps,
+                                                    .silu = true,
+                                                    .deviation = c->initializer_range};
+    const uint32_t of_keys = d->n_key_heads * d->key_width;
+    const struct program_part parts[] = {{names->convs[0], of_keys},
+                                         {names->convs[1], of_keys},
+                                         {names->convs[2], d->n_heads * d->value_width}};
+
+    return names->convs[1] ? program_short_convs(p, qkv, parts, 3, &conv)
+                           : program_short_conv(p, qkv, names->convs[0], &conv);
+}
+
 int decoder_delta(struct program *p, const struct model_config *c, int x, const struct decoder_delta *d,
                   const struct decoder_delta_names *names)
 {
     const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_short_conv_options conv = {.n_taps = d->n_taps,
-                                                    .silu = true,
-                                                    .deviation = c->initializer_range};
     const struct program_gated_delta_options rule = {.n_heads = d->n_heads,
                                                      .n_key_heads = d->n_key_heads,
                                                      .key_width = d->key_width,
                                                      .doubled = d->doubled,
-                                                     .largest = 16};
+                                                     .least = d->least_rate,
+                                                     .largest = d->largest_rate,
+                                                     .least_step = d->least_step,
+                                                     .largest_step = d->largest_step};
     const struct program_norm_options norm = {.epsilon = names->epsilon, .rms = true, .n_heads = d->n_heads};
     const struct program_part gates[] = {{names->a, d->n_heads}, {names->b, d->n_heads}};
 
-    const int qkv = program_short_conv(p, delta_maps(p, c, x, d, names), "linear_attn.conv1d", &conv);
+    const int qkv = delta_convolve(p, c, delta_maps(p, c, x, d, names), d, names);
     const int y = program_gated_delta(p, qkv, program_linears(p, x, gates, 2, &linear), "linear_attn", &rule);
     const int z = program_linear(p, x, names->gate, d->n_heads * d->value_width, &linear);
     const int gated = program_gate(p, program_norm(p, y, names->norm, &norm), z, MODEL_SILU);

@@ -13,6 +13,8 @@ struct MODEL_OWN decoder_delta {
     uint32_t key_width, value_width;
     int activation; /* hidden_act: an index of decoder_delta_activations */
     bool doubled;   /* the share of a value that is written is up to 2 */
+    /* Of a fresh model: bounds of exp(A_log), and of softplus(dt_bias), which is 1 where these are 0. */
+    float least_rate, largest_rate, least_step, largest_step;
 };
 
 extern const char *const decoder_delta_activations[]; /* those that the convolution over tokens has */
@@ -20,6 +22,7 @@ extern const char *const decoder_delta_activations[]; /* those that the convolut
 /* Names of a family's tensors, and the epsilon of the norm of each head's result. */
 struct decoder_delta_names {
     const char *query, *key, *value; /* maps of x; key NULL: query is one map to all three */
+    const char *convs[3];            /* of queries, keys and values, over tokens; the second NULL: one for all three */
     const char *a, *b, *gate, *norm, *output;
     float epsilon;
 };

@@ -153,7 +153,7 @@ extern const struct family_layer decoder_layers[];
         {"attention_dropout", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, dropout_attention),             \
          .range = FAMILY_PROBABILITY},                                                                                 \
     {                                                                                                                  \
-        "rope_theta", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, rope.base)                              \
+        "rope_theta", FAMILY_REAL_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, rope.base)                      \
     }
 
 #define DECODER_ROPE_KEYS                                                                                              \
@@ -180,7 +180,7 @@ extern const struct family_layer decoder_layers[];
 
 /* Of these, what is neither rope_type nor the number of trained positions. */
 #define DECODER_ROPE_VALUES_OF(object, member)                                                                         \
-    {object "rope_theta", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.base)},                      \
+    {object "rope_theta", FAMILY_REAL_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, member.base)},              \
         {object "factor", FAMILY_REAL_OR_NULL, .offset = FAMILY_OWN(struct decoder_config, member.factor)},            \
         {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.low)},              \
         {object "high_freq_factor", FAMILY_REAL, .offset = FAMILY_OWN(struct decoder_config, member.high)},            \

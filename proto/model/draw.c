@@ -4,6 +4,20 @@
 
 #include <math.h>
 
+/* u: from -1 to 1, where these become the two bounds. */
+static double draw_between(double least, double most, float u)
+{
+    return least + (most - least) * ((double)u + 1) / 2;
+}
+
+/* The inverse of softplus: log(e^s - 1), which loses no digits where s is small. */
+static float draw_step(const struct model_tensor *tensor, float u)
+{
+    const double size = exp(draw_between(log((double)tensor->least), log((double)tensor->deviation), u));
+
+    return (float)(size + log(-expm1(-size)));
+}
+
 void model_draw(float *out, const struct model_tensor *tensor, struct random_key key, uint32_t index, uint64_t first,
                 size_t n)
 {
@@ -29,7 +43,13 @@ void model_draw(float *out, const struct model_tensor *tensor, struct random_key
     case MODEL_INIT_LOG_UNIFORM:
         random_uniform(out, key, index, first, n);
         for (size_t i = 0; i < n; i++)
-            out[i] = (float)log(MODEL_LEAST_LOGGED + ((double)factor - MODEL_LEAST_LOGGED) * ((double)out[i] + 1) / 2);
+            out[i] = (float)log(draw_between(fmax(MODEL_LEAST_LOGGED, (double)tensor->least), (double)factor, out[i]));
+        factor = 1;
+        break;
+    case MODEL_INIT_STEP:
+        random_uniform(out, key, index, first, n);
+        for (size_t i = 0; i < n; i++)
+            out[i] = draw_step(tensor, out[i]);
         factor = 1;
         break;
     }

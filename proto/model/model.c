@@ -227,6 +227,7 @@ static void model_add_program_tensor(struct model *m, const struct program *p, i
         memcpy(to->name + n_in_front, t->name, n);
     add_piece(m, tensor, 0, t->rows);
     m->pieces[m->n_pieces - 1].slot = (uint8_t)slot;
+    to->least = t->least;
     to->adapts = t->adapts;
     to->height = t->height, to->width = t->width;
     to->over_tokens = t->over_tokens;

@@ -49,8 +49,8 @@ struct model_tensor {
     uint32_t rank;    /* index among the trained tensors, if it is trained */
     enum model_init init;
     /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element;
-     * MODEL_INIT_LOG_UNIFORM: the largest number. */
-    float deviation;
+     * MODEL_INIT_LOG_UNIFORM, MODEL_INIT_STEP: the largest number, and `least` the smallest. */
+    float deviation, least;
 };
 
 /* True of a convolution's weights: (rows, taps, channels) in units, (rows, channels, height, width) in files; over

@@ -51,7 +51,7 @@
     X(take, program_take_options)                                                                                      \
     X(cross_attention, program_cross_attention_options)                                                                \
     X(dynamic_conv, program_dynamic_conv_options)                                                                      \
-    X(short_conv, program_short_conv_options)                                                                          \
+    X(short_conv, program_short_conv_parts)                                                                            \
     X(gated_delta, program_gated_delta_options)                                                                        \
     X(route, program_route_options)                                                                                    \
     X(experts, program_experts_options)                                                                                \

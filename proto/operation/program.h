@@ -33,6 +33,7 @@ enum model_init {
     MODEL_INIT_NORMAL,
     MODEL_INIT_UNIFORM,
     MODEL_INIT_LOG_UNIFORM, /* the logarithm of a uniform number, at least MODEL_LEAST_LOGGED */
+    MODEL_INIT_STEP,        /* log(1 + exp(it)), a step's size, is log-uniform */
 };
 #define MODEL_LEAST_LOGGED 0.01
 
@@ -123,8 +124,8 @@ struct program_tensor {
     uint32_t heads;                /* of a vector that files have as (heads, rows / heads); 0: as it is */
     enum model_init init;
     /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element;
-     * MODEL_INIT_LOG_UNIFORM: the largest number. */
-    float deviation;
+     * MODEL_INIT_LOG_UNIFORM, MODEL_INIT_STEP: the largest number, and `least` the smallest. */
+    float deviation, least;
     bool adapts;   /* of an adapter */
     bool averages; /* it follows what its gradient observes (struct model_tensor) */
     /* A convolution's window: files have (rows, columns / (height width), height, width). 0: no convolution. */

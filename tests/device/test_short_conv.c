@@ -12,13 +12,14 @@ enum { PLAIN, SILU, GATED, KINDS };
 enum { LEAST_TAPS = 2, N_TAPS = DEVICE_SHORT_TAPS - LEAST_TAPS + 1 };
 
 /* Fewer tokens than taps, as many, more; around the run that a CPU sums at a time; several rows; channels of less than
- * a vector, of whole packs, of more than a strip. Documents: 0: a row is one; else so many a row, of unequal length. */
+ * a vector, of whole packs, of more than a strip. Documents: 0: a row is one; else so many a row, of unequal length.
+ * Beside: columns of a row that are another's, unless it is gated. */
 static const struct shape {
     size_t n_rows, n_tokens, n;
-    unsigned n_documents;
+    unsigned n_documents, beside;
 } shapes[] = {
-    {1, 1, 1, 0},  {2, 2, 3, 0},   {1, 3, 16, 2},  {3, 7, 33, 3},  {2, 8, 8, 1},
-    {1, 63, 5, 4}, {1, 64, 40, 5}, {2, 65, 72, 2}, {1, 9, 320, 0},
+    {1, 1, 1, 0, 0},  {2, 2, 3, 0, 2},   {1, 3, 16, 2, 0},  {3, 7, 33, 3, 0},  {2, 8, 8, 1, 16},
+    {1, 63, 5, 4, 0}, {1, 64, 40, 5, 3}, {2, 65, 72, 2, 0}, {1, 9, 320, 0, 0},
 };
 enum { N_CASES = COUNT(shapes) * KINDS * NUMBER_TYPES, N_WAYS = N_TAPS * 2 /* with a bias and without */ };
 
@@ -71,18 +72,20 @@ static struct call_test make(enum call_kind kind, int i, int way)
     const int k = i / NUMBER_TYPES;
     const struct shape *s = &shapes[k / KINDS];
 
-    return (struct call_test){.type = (enum number_type)(i % NUMBER_TYPES),
-                              .call = {.kind = kind,
-                                       .short_conv = {.n_rows = s->n_rows,
-                                                      .n_tokens = s->n_tokens,
-                                                      .n = s->n,
-                                                      .n_taps = (size_t)(LEAST_TAPS + way / 2),
-                                                      .gated = k % KINDS == GATED,
-                                                      .silu = k % KINDS == SILU,
-                                                      .positions = s->n_documents ? (void *)call_given : NULL,
-                                                      .bias = way % 2 ? (void *)call_given : NULL}},
-                              .near = near,
-                              .prepare = number};
+    return (
+        struct call_test){.type = (enum number_type)(i % NUMBER_TYPES),
+                          .call = {.kind = kind,
+                                   .short_conv = {.n_rows = s->n_rows,
+                                                  .n_tokens = s->n_tokens,
+                                                  .n = s->n,
+                                                  .n_taps = (size_t)(LEAST_TAPS + way / 2),
+                                                  .gated = k % KINDS == GATED,
+                                                  .silu = k % KINDS == SILU,
+                                                  .stride = s->beside > 0 && k % KINDS != GATED ? s->n + s->beside : 0,
+                                                  .positions = s->n_documents ? (void *)call_given : NULL,
+                                                  .bias = way % 2 ? (void *)call_given : NULL}},
+                          .near = near,
+                          .prepare = number};
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)

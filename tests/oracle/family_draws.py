@@ -394,6 +394,16 @@ def qwen3_5_text(d):
     return out | delta(d) | dict(attention_bias=d.switch())
 
 
+def olmo_hybrid(d):
+    kinds, rope = ["linear_attention", "full_attention"], d.rope(d.head_width, ("default", "linear", "llama3", "yarn"))
+    out = decoder(d)
+    out["hidden_act"] = d.turn(("silu",) * 5 + ("gelu",))
+    out["rope_parameters"] = d.turn((rope, rope, dict(rope_type="default", rope_theta=None)))
+    out |= d.turn((dict(num_hidden_layers=4), dict(num_hidden_layers=5), dict(layer_types=kinds), dict(layer_types=kinds[::-1])))
+    own = delta(d) if d.turn((True, True, False)) else dict(linear_conv_kernel_dim=4)
+    return out | own | dict(attention_bias=d.switch(), linear_allow_neg_eigval=d.switch())
+
+
 # ---- mixtures of experts ----
 
 def experts(d, count="num_experts"):
@@ -431,7 +441,7 @@ FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
     gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text,
-    muse_glimmer_text, qwen3_moe, qwen2_moe, mixtral, olmoe)}
+    muse_glimmer_text, olmo_hybrid, qwen3_moe, qwen2_moe, mixtral, olmoe)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")
 MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe")

@@ -43,6 +43,7 @@ import families
 import family_draws
 import fixture
 import float64
+import hybrid
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 ROWS, SEQ = 2, 13
@@ -144,6 +145,9 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
                       shared_expert_intermediate_size=28, use_sliding_window=True, sliding_window=5, max_window_layers=2),
     "qwen3_moe": dict(num_hidden_layers=3, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=20, head_dim=10,
                       norm_topk_prob=True, mlp_only_layers=[1]),
+    "olmo_hybrid": dict(pad_token_id=None, num_hidden_layers=4, attention_bias=True, linear_num_key_heads=2,
+                        linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=10, rope_parameters=ROTATED,
+                        layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"]),
     "granite_swa": dict(num_hidden_layers=4, sliding_window=5, attention_multiplier=0.3, embedding_multiplier=3.0,
                         logits_scaling=2.5, layer_rope_theta=[100.0, 50.0, 0, 50.0]),
     "olmo2": dict(rms_norm_eps=1e-2),
@@ -272,6 +276,8 @@ def make_family(name):
             p.add_(torch.randn_like(p) * 0.1)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
+    if name == "olmo_hybrid":
+        hybrid.cut(folder)
     ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.vocab_size, 0)
     if is_encoder:
         ids[ids == config.pad_token_id] = 5    # padding has no position

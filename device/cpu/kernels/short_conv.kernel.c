@@ -28,7 +28,7 @@ static size_t earlier_of(const struct device_short_conv *op, size_t i)
 
 static const value *row_of(const struct device_short_conv *op, size_t i)
 {
-    return (const value *)op->x + i * device_short_conv_columns(op);
+    return (const value *)op->x + i * device_short_conv_x_stride(op);
 }
 
 static value *tail_of(const struct device_short_conv *op, size_t row)
@@ -56,7 +56,7 @@ static void forward_token(const struct device_short_conv *op, size_t i, size_t f
 {
     const size_t d = earlier_of(op, i);
     const value *c = row_of(op, i) + op->n; /* gated */
-    value *y = (value *)op->y + i * op->n;
+    value *y = (value *)op->y + i * device_short_conv_y_stride(op);
 
     for (size_t j = first; j < end; j += VECTOR) {
         const vec sum = sum_of(op, i, d, j);
@@ -109,8 +109,8 @@ void KERNEL_NAME(cpu_short_conv_cached)(struct device *dev, const struct device_
 static void backward_sums(const struct device_short_conv *op, size_t i)
 {
     const size_t d = earlier_of(op, i);
-    const value *dy = (const value *)op->y_gradient + i * op->n, *c = row_of(op, i) + op->n;
-    value *dc = (value *)op->x_gradient + i * device_short_conv_columns(op) + op->n;
+    const value *dy = (const value *)op->y_gradient + i * device_short_conv_y_stride(op), *c = row_of(op, i) + op->n;
+    value *dc = (value *)op->x_gradient + i * device_short_conv_x_stride(op) + op->n;
 
     for (size_t j = 0; j < op->n; j += VECTOR) {
         const size_t left = op->n - j;
@@ -142,7 +142,7 @@ VECTOR_INLINE vec input_gradient(const struct device_short_conv *op, size_t i, s
 static void backward_inputs(const struct device_short_conv *op, size_t i)
 {
     const value *x = row_of(op, i);
-    value *dx = (value *)op->x_gradient + i * device_short_conv_columns(op);
+    value *dx = (value *)op->x_gradient + i * device_short_conv_x_stride(op);
     size_t reached = 1;
 
     while (reached < op->n_taps && i % op->n_tokens + reached < op->n_tokens && earlier_of(op, i + reached) >= reached)

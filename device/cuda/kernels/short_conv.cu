@@ -12,8 +12,9 @@ template <typename T> struct short_conv {
     const T *x, *weight, *bias, *y_gradient;
     float *slopes;
     const uint32_t *positions; /* NULL: a row is one document */
-    size_t m, n_tokens, n, n_taps, columns;
-    uint32_t gated, silu; /* words: what a launch copies has no gaps */
+    size_t m, n_tokens, n, n_taps;
+    size_t columns, y_columns; /* from row to row of x; of y */
+    uint32_t gated, silu;      /* words: what a launch copies has no gaps */
 
     /* Tokens of its document before token i of all rows, of those that taps reach. */
     __device__ unsigned earlier(size_t i) const
@@ -90,7 +91,7 @@ template <typename T> struct short_conv {
             for (int v = 0; v < V; v++)
                 result[v] = silu ? __fdividef(sum[v], 1 + exponential_of_minus(sum[v])) : sum[v];
         }
-        store(y + i * n + column, result);
+        store(y + i * y_columns + column, result);
     }
 
     static __device__ inline float slope(float x)
@@ -128,7 +129,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     short_conv_sums_gradient(const struct short_conv<T> op, T *x_gradient)
 {
     each_pack<V>(op.m, op.n, [&](size_t i, size_t column) {
-        const pack<T, V> dy = load<V>(op.y_gradient + i * op.n + column);
+        const pack<T, V> dy = load<V>(op.y_gradient + i * op.y_columns + column);
         float sum[V], slope[V];
 
 #pragma unroll
@@ -319,7 +320,7 @@ template <typename T> static struct short_conv<T> conv_of(const struct device_sh
     c.y_gradient = (const T *)op->y_gradient;
     c.slopes = op->slopes, c.positions = op->positions;
     c.m = op->n_rows * op->n_tokens, c.n_tokens = op->n_tokens, c.n = op->n, c.n_taps = op->n_taps;
-    c.columns = device_short_conv_columns(op);
+    c.columns = device_short_conv_x_stride(op), c.y_columns = device_short_conv_y_stride(op);
     c.gated = op->gated, c.silu = op->silu;
     return c;
 }
@@ -334,7 +335,7 @@ blocks(const struct cuda_queue *q, size_t packs)
 template <typename T> static bool are_whole(const struct short_conv<T> &c, const T *y)
 {
     return is_whole(c.x, c.n) && is_whole(c.weight, c.n) && is_whole(c.bias, c.n) && is_whole(c.y_gradient, c.n) &&
-           is_whole(c.slopes, c.n) && is_whole(y, c.n);
+           is_whole(c.slopes, c.n) && is_whole(y, c.n) && is_whole(c.x, c.columns) && is_whole(y, c.y_columns);
 }
 
 template <typename T> static cudaError_t forward(const struct cuda_queue *q, const struct device_short_conv *op)

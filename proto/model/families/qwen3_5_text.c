@@ -56,6 +56,7 @@ static void qwen3_5_write_block(struct program *p, const struct model_config *c,
 {
     static const struct decoder_attention how = {.query = "self_attn.q_norm", .key = "self_attn.k_norm", .gated = true};
     const struct decoder_delta_names names = {.query = "linear_attn.in_proj_qkv",
+                                              .convs = {"linear_attn.conv1d"},
                                               .a = "linear_attn.in_proj_a",
                                               .b = "linear_attn.in_proj_b",
                                               .gate = "linear_attn.in_proj_z",
@@ -117,7 +118,9 @@ const struct family family_qwen3_5_text = {
     FAMILY_OWN_DEFAULTS(
         struct qwen3_5_config,
         .decoder = {.n_kv_heads = 4, .head_width = 256, .norm_offset = true, .rope = {.base = 10000, .share = 0.25f}},
-        .delta = {.n_taps = 4, .n_key_heads = 16, .n_heads = 32, .key_width = 128, .value_width = 128}, .interval = 4),
+        .delta =
+            {.n_taps = 4, .n_key_heads = 16, .n_heads = 32, .key_width = 128, .value_width = 128, .largest_rate = 16},
+        .interval = 4),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
     .complete = qwen3_5_complete,

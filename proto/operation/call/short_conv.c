@@ -4,11 +4,19 @@
 
 #include "proto/operation/call.h"
 
+static struct call_extent short_conv_x(const struct device_short_conv *op)
+{
+    return call_rows(op->n_rows * op->n_tokens, device_short_conv_columns(op), device_short_conv_x_stride(op));
+}
+
+static struct call_extent short_conv_y(const struct device_short_conv *op)
+{
+    return call_rows(op->n_rows * op->n_tokens, op->n, device_short_conv_y_stride(op));
+}
+
 static void short_conv_describe_inputs(struct call_work *out, struct device_short_conv *op)
 {
-    const size_t tokens = op->n_rows * op->n_tokens;
-
-    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(tokens * device_short_conv_columns(op)));
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, short_conv_x(op));
     call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, call_all(op->n_taps * op->n));
     call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n));
 }
@@ -23,7 +31,7 @@ void device_short_conv_describe(struct call_work *out, struct device_short_conv 
 {
     short_conv_describe_inputs(out, op);
     short_conv_describe_positions(out, op);
-    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_rows * op->n_tokens * op->n));
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, short_conv_y(op));
 }
 
 void device_short_conv_backward_describe(struct call_work *out, struct device_short_conv *op)
@@ -34,9 +42,8 @@ void device_short_conv_backward_describe(struct call_work *out, struct device_sh
 
     short_conv_describe_inputs(out, op);
     short_conv_describe_positions(out, op);
-    call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, call_all(tokens * op->n));
-    call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN,
-                   call_all(tokens * device_short_conv_columns(op)));
+    call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, short_conv_y(op));
+    call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN, short_conv_x(op));
     call_add_array(out, "weight_gradient", &op->weight_gradient, CALL_FP32,
                    op->beta != 0 ? sums : CALL_WRITTEN | CALL_OPTIONAL, call_all(op->n_taps * op->n));
     call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, sums, call_all(op->n));
@@ -47,7 +54,7 @@ void device_short_conv_backward_describe(struct call_work *out, struct device_sh
 void device_short_conv_cached_describe(struct call_work *out, struct device_short_conv *op)
 {
     short_conv_describe_inputs(out, op);
-    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->n));
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, short_conv_y(op));
     call_add_array(out, "tail", &op->tail, CALL_VALUES, CALL_READ | CALL_WRITTEN,
                    call_all((op->n_taps - 1) * device_short_conv_tail(op)));
 }

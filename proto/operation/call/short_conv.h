@@ -24,12 +24,14 @@ struct device_short_conv {
     size_t n_rows, n_tokens;   /* rows, and tokens of a row */
     size_t n, n_taps;          /* channels; taps, from 1 to DEVICE_SHORT_TAPS */
     bool gated, silu;          /* as above; not both */
+    size_t stride;             /* from row to row of x, y and their gradients, which have other columns, too; 0: they
+                                * have none. Not gated */
     const uint32_t *positions; /* (n_rows*n_tokens), on the device: each token's index in its document; NULL: a row is
                                 * one document */
-    const void *x;             /* (n_rows*n_tokens, n or 3n) */
+    const void *x;             /* (n_rows*n_tokens, n or 3n), rows `stride` apart, if it is given */
     const void *weight;        /* (n_taps, n) */
     const void *bias;          /* (n); NULL: none */
-    void *y;                   /* (n_rows*n_tokens, n), forward and cached */
+    void *y;                   /* (n_rows*n_tokens, n), rows likewise, forward and cached */
     const void *y_gradient;    /* shaped as y, backward */
     void *x_gradient;          /* shaped as x, backward, overwritten */
     float *weight_gradient;    /* shaped as weight, backward; NULL: not computed */
@@ -47,6 +49,18 @@ static inline size_t device_short_conv_columns(const struct device_short_conv *o
 {
     assert(op->n_taps > 0 && op->n_taps <= DEVICE_SHORT_TAPS && !(op->gated && op->silu));
     return op->gated ? 3 * op->n : op->n;
+}
+
+/* From row to row of x; of y. */
+static inline size_t device_short_conv_x_stride(const struct device_short_conv *op)
+{
+    assert(op->stride == 0 || (op->stride >= op->n && !op->gated));
+    return op->stride > 0 ? op->stride : device_short_conv_columns(op);
+}
+
+static inline size_t device_short_conv_y_stride(const struct device_short_conv *op)
+{
+    return op->stride > 0 ? op->stride : op->n;
 }
 
 /* Columns of tail. */

@@ -43,8 +43,13 @@ int program_gated_delta(struct program *p, int qkv, int gates, const char *stem,
     program_add_tensor(p, op, stem, "A_log",
                        (struct program_tensor){.rows = delta->n_heads,
                                                .init = MODEL_INIT_LOG_UNIFORM,
-                                               .deviation = delta->largest});
-    program_add_tensor(p, op, stem, "dt_bias", (struct program_tensor){.rows = delta->n_heads, .init = MODEL_INIT_ONE});
+                                               .deviation = delta->largest,
+                                               .least = delta->least});
+    program_add_tensor(p, op, stem, "dt_bias",
+                       (struct program_tensor){.rows = delta->n_heads,
+                                               .init = delta->largest_step > 0 ? MODEL_INIT_STEP : MODEL_INIT_ONE,
+                                               .deviation = delta->largest_step,
+                                               .least = delta->least_step});
     const int y = program_add_output(p, op, PROGRAM_VALUE, columns - of_keys);
     program_add_output(p, op, PROGRAM_STATISTIC,
                        (uint32_t)((gated_delta_state_of(p, op) + DEVICE_DELTA_CHUNK - 1) / DEVICE_DELTA_CHUNK));

@@ -7,7 +7,7 @@
 
 static const double *row_of(const struct device_short_conv *op, size_t i)
 {
-    return (const double *)op->x + i * (op->gated ? 3 : 1) * op->n;
+    return (const double *)op->x + i * device_short_conv_x_stride(op);
 }
 
 /* B * x, or x. */
@@ -50,9 +50,10 @@ void reference_short_conv(const struct device_short_conv *op)
     for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
         for (size_t c = 0; c < op->n; c++) {
             const double sum = sum_of(op, i, c);
-            ((double *)op->y)[i * op->n + c] = op->gated  ? row_of(op, i)[op->n + c] * sum
-                                               : op->silu ? reference_activation(MODEL_SILU, sum)
-                                                          : sum;
+            ((double *)op->y)[i * device_short_conv_y_stride(op) + c] = op->gated ? row_of(op, i)[op->n + c] * sum
+                                                                        : op->silu
+                                                                            ? reference_activation(MODEL_SILU, sum)
+                                                                            : sum;
         }
 }
 
@@ -76,7 +77,7 @@ void reference_short_conv_cached(const struct device_short_conv *op)
 /* Adds what the slope of token i's sum gives to the token d before. */
 static void tap_backward(const struct device_short_conv *op, size_t i, size_t d, size_t c, double slope)
 {
-    double *dx = (double *)op->x_gradient + (i - d) * (op->gated ? 3 : 1) * op->n + c;
+    double *dx = (double *)op->x_gradient + (i - d) * device_short_conv_x_stride(op) + c;
     const double *x = row_of(op, i - d) + c, g = slope * weight(op, d, c);
 
     dx[0] += op->gated ? g * x[2 * op->n] : g;
@@ -88,7 +89,7 @@ static void tap_backward(const struct device_short_conv *op, size_t i, size_t d,
 
 static void token_backward(const struct device_short_conv *op, size_t i, size_t c)
 {
-    const double sum = sum_of(op, i, c), dy = ((const double *)op->y_gradient)[i * op->n + c];
+    const double sum = sum_of(op, i, c), dy = ((const double *)op->y_gradient)[i * device_short_conv_y_stride(op) + c];
     double slope = dy;
 
     if (op->gated) {
@@ -105,10 +106,10 @@ static void token_backward(const struct device_short_conv *op, size_t i, size_t 
 
 void reference_short_conv_backward(const struct device_short_conv *op)
 {
-    const size_t m = op->n_rows * op->n_tokens;
+    const size_t m = op->n_rows * op->n_tokens, columns = device_short_conv_columns(op);
 
-    for (size_t i = 0; i < m * op->n * (op->gated ? 3 : 1); i++)
-        ((double *)op->x_gradient)[i] = 0;
+    for (size_t i = 0; i < m * columns; i++)
+        ((double *)op->x_gradient)[i / columns * device_short_conv_x_stride(op) + i % columns] = 0;
     for (size_t i = 0; op->weight_gradient && op->beta == 0 && i < op->n_taps * op->n; i++)
         ((double *)(void *)op->weight_gradient)[i] = 0;
     for (size_t i = 0; i < m; i++)

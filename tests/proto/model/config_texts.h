@@ -26,6 +26,7 @@
 #define PHI3       DECODER("phi3") ", 'pad_token_id': null"
 #define LFM2       DECODER("lfm2") ", 'num_key_value_heads': 2"
 #define LFM3       DECODER("lfm3") ", 'pad_token_id': null"
+#define HYBRID     DECODER("olmo_hybrid") ", 'pad_token_id': null"
 #define QWEN3_5    DECODER("qwen3_5_text")
 #define GEMMA3                                                                                                         \
     "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \

@@ -518,6 +518,50 @@ TEST_EACH(qwen3_5_s_blocks_are_those_of_transformers, COUNT(qwen3_5s))
     model_free(&model);
 }
 
+/* As OlmoHybridConfig of transformers 5.24 fills it in: no positions are rotated where rope_theta is null, the last block
+ * of three or fewer attends, and the rule's heads and widths follow from those of attention. */
+static const struct {
+    const char *more;
+    uint32_t linear; /* bit i: block i */
+    bool rotated, doubled;
+    uint32_t n_key_heads, n_heads, key_width, value_width;
+} olmo_hybrids[] = {
+    {"", 3, true, true, 4, 4, 18, 36},
+    {", 'rope_theta': null", 3, false, true, 4, 4, 18, 36},
+    {", 'rope_parameters': {'rope_type': 'default', 'rope_theta': null}, 'linear_num_key_heads': 2", 3, false, true, 2,
+     4, 36, 72},
+    {", 'linear_num_value_heads': 8, 'linear_value_head_dim': 5, 'linear_num_key_heads': null, "
+     "'linear_allow_neg_eigval': false, 'layer_types': ['full_attention', 'linear_attention', 'full_attention']",
+     2, true, false, 4, 8, 18, 5},
+};
+
+TEST_EACH(olmo_hybrid_s_blocks_are_those_of_transformers, COUNT(olmo_hybrids))
+{
+    static const char *const parts[] = {"q", "k", "v"};
+    const uint32_t of_keys = olmo_hybrids[_i].n_key_heads * olmo_hybrids[_i].key_width,
+                   columns[] = {of_keys, of_keys, olmo_hybrids[_i].n_heads * olmo_hybrids[_i].value_width};
+    struct model_config c;
+    struct model model;
+    struct error err;
+
+    ck_assert_msg(parse(&c, quoted(print(HYBRID "%s}", olmo_hybrids[_i].more)), &err) == 0, "%s", err.text);
+    ck_assert_msg(model_init(&model, &c, &err) == 0, "%s", err.text);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct program *p = &model.programs[model.units[1 + i].program].program;
+        const struct program_operation *delta = program_find(p, &operation_gated_delta);
+        ck_assert_int_eq(delta != NULL, olmo_hybrids[_i].linear >> i & 1);
+        ck_assert_int_eq(program_find(p, &operation_rope) != NULL, !delta && olmo_hybrids[_i].rotated);
+        ck_assert(!delta || delta->gated_delta.doubled == olmo_hybrids[_i].doubled);
+        for (int k = 0; delta && k < 3; k++) {
+            const struct model_tensor *conv =
+                model_find(&model, print("model.layers.%u.linear_attn.%s_conv1d.weight", i, parts[k]));
+            uint64_t shape[4] = {0};
+            ck_assert(conv && model_file_shape(shape, conv) == 3 && shape[0] == columns[k] && shape[2] == 4);
+        }
+    }
+    model_free(&model);
+}
+
 /* As GraniteSWAConfig of transformers 5.24 fills it in: every fourth block sees all keys, and a list of bases is
  * stronger than the base. */
 static const struct {
@@ -587,6 +631,14 @@ static const struct {
     {QWEN3_5 ", 'linear_key_head_dim': 512}", "linear_key_head_dim is 512"},
     {QWEN3_5 ", 'layer_types': ['linear_attention', 'full_attention']}", "layer_types has 2 entries"},
     {QWEN3_5 ", 'sliding_window': 4}", "sliding_window is 4"},
+    {HYBRID ", 'layer_types': ['linear_attention', 'linear_attention', 'linear_attention']}",
+     "layer_types must have both"},
+    {HYBRID ", 'layer_types': ['full_attention', 'full_attention', 'full_attention']}", "layer_types must have both"},
+    {HYBRID ", 'linear_a_log_min': 17}", "linear_a_log_min is 17"},
+    {HYBRID ", 'linear_dt_min': 0.2}", "linear_dt_min is 0.2"},
+    {HYBRID ", 'linear_dt_init_floor': 0.01}", "linear_dt_init_floor is 0.01"},
+    {HYBRID ", 'linear_num_value_heads': 6}", "linear_num_value_heads is 6"},
+    {HYBRID ", 'rope_theta': 1}", "rope_theta is 1"},
     {DECODER("arcee") ", 'hidden_act': 'mish'}", "hidden_act is 'mish'"},
     {DECODER("apertus") ", 'hidden_act': 'silu'}", "hidden_act is 'silu': it must be xielu"},
     {DECODER("apertus") ", 'rope_theta': 500}", "the factor of rotary positions is 0"},

@@ -69,6 +69,24 @@ TEST(a_fresh_rate_of_forgetting_is_uniform)
     ck_assert_double_lt(least, 0.2);
 }
 
+/* softplus(dt_bias): 1000 log-uniform numbers from 0.001 to 0.1, whose logarithms' mean's standard deviation is log(100) /
+ * sqrt(12000). */
+TEST(a_fresh_size_of_a_step_is_log_uniform)
+{
+    const struct model_tensor t = {.init = MODEL_INIT_STEP, .deviation = 0.1f, .least = 0.001f};
+    float drawn[1000];
+    double sum = 0, least = 1, most = 0;
+
+    model_draw(drawn, &t, (struct random_key){{1, 2}}, 3, 0, COUNT(drawn));
+    for (size_t i = 0; i < COUNT(drawn); i++) {
+        const double size = log1p(exp((double)drawn[i]));
+        ck_assert(size > 0.000999 && size < 0.1001);
+        sum += log(size), least = fmin(least, size), most = fmax(most, size);
+    }
+    ck_assert_double_eq_tol(sum / COUNT(drawn), log(0.01), 4 * log(100) / sqrt(12.0 * COUNT(drawn)));
+    ck_assert(least < 0.0011 && most > 0.09);
+}
+
 /* The bytes of a schedule's workspace. */
 static uint64_t workspace_of(const struct schedule *schedule, enum plan_purpose purpose, struct plan_shape shape)
 {

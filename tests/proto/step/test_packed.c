@@ -34,6 +34,9 @@ static const char *const families[] = {
     "'model_type': 'qwen3_5_text', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'head_dim': 8, "
     "'full_attention_interval': 2, 'linear_num_key_heads': 1, 'linear_num_value_heads': 2, 'linear_key_head_dim': 4, "
     "'linear_value_head_dim': 8",
+    SIZES
+    "'model_type': 'olmo_hybrid', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'pad_token_id': null, "
+    "'linear_num_key_heads': 1, 'linear_num_value_heads': 2, 'linear_key_head_dim': 4, 'linear_value_head_dim': 8",
     SIZES "'model_type': 'lfm3', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'pad_token_id': null, "
           "'sliding_window': 20, 'layer_types': ['full_attention', 'sliding_attention']",
     SIZES "'model_type': 'qwen2_moe', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'num_experts': 6, "
