@@ -1,4 +1,4 @@
-"""Gradients and 10 training steps of adapters by PEFT: tests/fixtures/lora_*, a model of each family.
+"""Gradients and 10 training steps, or LONGER, of adapters by PEFT: tests/fixtures/lora_*, a model of each family.
 
     python make_lora.py [NAME]...
 
@@ -6,8 +6,9 @@ The base's tensors and the adapters' are drawn, B too, so that no gradient is ze
 of the adapters' tensors alone; config.json holds the adapter as eps keeps it there (proto/model/adapter.h). In lora_dropout
 PEFT's masks are replaced by those that eps draws (proto/base/random.h), which are computed here from that definition.
 
-Made with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
+Made with torch 2.15.0, transformers 5.23.0 (5.24.0: lora_qwen3_5) and peft 0.21.2 on the CPU.
 """
+import contextlib
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from peft import LoraConfig, get_peft_model
 
 import distribution
 import drawn
+import families
 import fixture
 import float64
 import forms
@@ -44,6 +46,10 @@ MODELS = {  # family, numbers of the config, numbers of the adapter
         r=2, lora_alpha=4, target_modules=["k_proj", "mlp.up_proj"])),
     "lora_qwen3": ("qwen3", DECODER | dict(head_dim=10, **logits.SLIDING), dict(
         r=5, lora_alpha=10, target_modules="all-linear")),
+    "lora_qwen3_5": ("qwen3_5", DECODER | dict(
+        head_dim=10, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=10, rope_parameters=dict(logits.ROTATED, partial_rotary_factor=1.0, mrope_section=[1, 1, 1])), dict(
+        r=4, lora_alpha=8, target_modules="all-linear")),
     "lora_gemma": ("gemma", DECODER | dict(num_key_value_heads=1, head_dim=10), dict(
         r=4, lora_alpha=4, target_modules=["gate_proj", "o_proj", "down_proj"])),
     "lora_gemma3": ("gemma3", DECODER | dict(
@@ -72,6 +78,7 @@ DRAWS = {"lora_bert": "lora_bert_2"}
 MODELS |= {f"lora_{family}_{base}": MODELS[f"lora_{family}"] for family, base in (
     ("gpt2", "nf4"), ("llama", "int8"), ("mistral", "nf4"), ("qwen2", "int8"), ("qwen3", "nf4"), ("gemma", "nf4"),
     ("gemma3", "int8"), ("bert", "nf4"), ("roberta", "int8"))}
+LONGER = {"lora_qwen3_5": 20}  # steps
 FIRST_TENSOR = {"q_proj": 4, "v_proj": 6}  # of lora_dropout's adapters in a block: behind the norm's, q's, k's and v's
 
 
@@ -94,14 +101,19 @@ def config_of(name):
 
 def how_drawn(name, tensor, shape):
     """base and scale of a tensor's weights."""
+    if tensor.endswith(("A_log", "dt_bias")):
+        return 0.5, 1.0
     if "norm" in tensor.lower() or ".ln_" in tensor:
-        return (float(not name.startswith("lora_gemma")), 0.4) if tensor.endswith("weight") else (0.0, 0.2)
+        plain = "linear_attn" in tensor or not name.startswith(("lora_gemma", "lora_qwen3_5"))  # or 1 + weight
+        return (float(plain), 0.4) if tensor.endswith("weight") else (0.0, 0.2)
     if tensor.endswith("bias"):
         return 0.0, 0.2
     if "embed" in tensor or "wte" in tensor or "wpe" in tensor:
         return 0.0, 0.6
     if "lora_" in tensor:
         return 0.0, 0.35
+    if len(shape) == 3:
+        return 0.0, 0.8 * math.sqrt(12 / shape[2])
     return 0.0, 0.8 * math.sqrt(12 / shape[0 if "gpt2" in name and "lm_head" not in tensor else 1])
 
 
@@ -146,10 +158,13 @@ class Adapted:
 class Run(distribution.Run):
     def __init__(self, name, dtype, attention="eager", n_runs=1):
         family, numbers, adapter = MODELS[name]
-        attention = "sdpa" if dtype == torch.float64 and family != "gpt2" else attention
-        base = distribution.FAMILIES[family][1]._from_config(config_of(name), attn_implementation=attention,
-                                                             dtype=torch.float32).to(dtype).train()
-        if dtype == torch.float64:
+        throughout = dtype == torch.float64 and family in distribution.THROUGHOUT
+        self.arithmetic = families.throughout if throughout else contextlib.nullcontext
+        attention = "sdpa" if dtype == torch.float64 and family != "gpt2" and not throughout else attention
+        with self.arithmetic():
+            base = distribution.FAMILIES[family][1]._from_config(
+                config_of(name), attn_implementation=attention, dtype=dtype if throughout else torch.float32).to(dtype).train()
+        if dtype == torch.float64 and not throughout:
             float64.widen(base)
         model = get_peft_model(base, LoraConfig(**adapter, lora_bias=False), autocast_adapter_dtype=False).to(dtype)
         self.name, self.n_runs, self.step, self.first_row, self.products, self.tied = name, n_runs, 0, 0, None, None
@@ -157,7 +172,8 @@ class Run(distribution.Run):
         with torch.no_grad():
             for t, p in model.named_parameters():
                 w = drawn.weights(f"{draw_of(name)}:{ours(t)}", p.numel(), *how_drawn(name, ours(t), p.shape))
-                w = torch.from_numpy(w).view_as(p)
+                # Of a convolution over tokens ours are tap by tap.
+                w = torch.from_numpy(w).view_as(p) if p.dim() < 3 else torch.from_numpy(w).view(p.shape[2], -1).T[:, None]
                 if base_of(name) and not p.requires_grad:
                     linear = p.dim() == 2 and not re.search(r"embed|wte|wpe|decoder|lm_head\.weight", t)
                     w = forms.decoded(w.float(), base_of(name), linear)
@@ -213,7 +229,7 @@ def config_json(name, run):
 def train(name, ways, writer):
     runs = [Run(name, *way) for way in ways]
     start = flat(runs[0].master)
-    exact, *singles = [flat(run.train(N_STEPS)) for run in runs]
+    exact, *singles = [flat(run.train(LONGER.get(name, N_STEPS))) for run in runs]
     print(name, stems(runs[0]), runs[0].losses[0], "->", runs[0].losses[-1], flush=True)
     return {"optimizer": "adamw", "parts": 1, "losses": runs[0].losses, "fp32_losses": [run.losses for run in runs[1:]],
             "pieces": training.digest(writer, f"{name}:adamw1", exact, singles, 100, start)}
@@ -231,7 +247,7 @@ def make(name):
                 "pieces": training.digest(writer, f"{name}:gradient", exact, singles, 300)}
     reference = {
         "name": name, "draw": draw_of(name), "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
-        "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
+        "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": LONGER.get(name, N_STEPS), "lr": 1e-3,
         "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
         "n_buckets": training.N_BUCKETS,
         "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(),

@@ -12,8 +12,9 @@ SUITE_LABELS(single, on_cuda_release)
 /* Each family; some of the maps that one operation computes, or all; in all layers; rsLoRA; with masks; ranks and
  * alphas by module and block, and a block without. */
 static const char *const fixtures[] = {
-    "lora_gpt2",   "lora_gpt2_all", "lora_llama",   "lora_mistral", "lora_qwen2",   "lora_qwen3",    "lora_gemma",
-    "lora_gemma3", "lora_bert",     "lora_roberta", "lora_t5",      "lora_dropout", "lora_patterns", "lora_patterns_rs",
+    "lora_gpt2",    "lora_gpt2_all", "lora_llama",   "lora_mistral",  "lora_qwen2",
+    "lora_qwen3",   "lora_gemma",    "lora_qwen3_5", "lora_gemma3",   "lora_bert",
+    "lora_roberta", "lora_t5",       "lora_dropout", "lora_patterns", "lora_patterns_rs",
 };
 
 static int count_fixtures(void)
