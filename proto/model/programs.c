@@ -357,7 +357,11 @@ int model_write_programs(struct model *m, struct error *err)
     find_kinds(&blocks, &m->config);
     m->programs = calloc(count_programs(&m->config, &blocks), sizeof *m->programs);
     if (!m->programs)
-        return error_set(err, -ENOMEM, "no memory for the programs of a model of %u layers", m->config.n_layers);
+        return error_set(
+            err, -ENOMEM,
+            "no memory for the programs of a model of %u layers: free some, or raise the limit of addresses "
+            "(ulimit -v)",
+            m->config.n_layers);
     for (; row->name && row->kind != MODEL_BLOCK; row++)
         write_program(m, row, 0, 0, &m->config);
     programs_write_blocks(m, &blocks);
