@@ -77,15 +77,15 @@ static inline size_t device_experts_take(size_t *at, size_t bytes)
 static inline struct device_experts_places device_experts_lay(const struct device_experts *op, enum number_type type,
                                                               bool backward)
 {
-    const size_t value = number_bytes(type), rows = op->m * op->n * value, wide = op->m * op->n * sizeof(float);
+    const size_t each = number_bytes(type), rows = op->m * op->n * each, wide = op->m * op->n * sizeof(float);
     struct device_experts_places p;
 
     p.bytes = 0;
     p.sum = device_experts_take(&p.bytes, wide);
     p.rows = device_experts_take(&p.bytes, backward ? rows : wide);
     p.slopes = backward ? device_experts_take(&p.bytes, wide - rows > rows ? wide - rows : rows) : 0;
-    p.both = device_experts_take(&p.bytes, 2 * op->m * op->inner * value);
-    p.units = device_experts_take(&p.bytes, op->m * op->inner * value);
+    p.both = device_experts_take(&p.bytes, 2 * op->m * op->inner * each);
+    p.units = device_experts_take(&p.bytes, op->m * op->inner * each);
     p.order = device_experts_take(&p.bytes, op->m * op->n_chosen * sizeof(uint32_t));
     p.starts = device_experts_take(&p.bytes, (op->n_experts + 1) * sizeof(uint32_t));
     return p;
