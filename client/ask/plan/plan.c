@@ -149,7 +149,7 @@ static int plan_check_tasks(const struct question *q, const struct eps_train_opt
     const bool pairs = !isnan(in->dpo_beta);
     struct client_frame frame;
 
-    if (pairs && (q->task || q->config.family->masked))
+    if (pairs && (q->task || !client_source_predicts_next(q->config.family)))
         return error_set(err, -EDOM, "--dpo-beta is for models that predict the next token, and this %s model does not",
                          q->config.family->model_type);
     int rc = client_options_check_tasks(in, EPS_COMMAND_PLAN, client_source_planned(kind, pairs), false, err);

@@ -161,6 +161,10 @@ static const struct {
     {TRAIN "--train-on all", 2, {"--train-on is not for preferences", "leave it out"}},
     {TRAIN "--pack", 2, {"--pack is not for preferences", "leave it out"}},
     {"eps plan --model chat/config.json --dpo-beta 0.1 --pack", 2, {"--pack is not for preferences", ""}},
+    {"echo '{\"model_type\": \"t5\", \"d_model\": 16, \"d_kv\": 8, \"d_ff\": 24, \"num_layers\": 1, \"num_heads\": 2, "
+     "\"vocab_size\": 300}' >t5.json; eps plan --model t5.json --dpo-beta 0.1 " MACHINE,
+     2,
+     {"--dpo-beta is for models that predict the next token", "this t5 model does not"}},
     {"eps plan --model byte-small --dpo-beta 0.1", 2, {"--dpo-beta is for preferences", "byte-small is a preset"}},
     {TRAIN "--dpo-beta 0", 2, {"--dpo-beta 0 is not above 0", ""}},
     {TRAIN "--dpo-smoothing 0.6", 2, {"--dpo-smoothing 0.6 is not within 0 and 0.5", ""}},
