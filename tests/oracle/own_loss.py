@@ -21,6 +21,7 @@ import torch
 from safetensors import safe_open
 
 import distribution
+import families
 import training
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client" / "python" / "examples"))
@@ -77,7 +78,7 @@ def ours(m, weights, ids, labels, near):
                         engine.forward_backward(ids[half], part, labels[half])
             engine.update()
             with safe_open(str(engine.save() / "optimizer.safetensors"), "np") as f:
-                return {t: f.get_tensor("m." + t).astype(float).ravel() for t in weights}
+                return {t: families.shaped(f.get_tensor("m." + t).astype(float), w.numpy()).ravel() for t, w in weights.items()}
 
 
 def check(m):
