@@ -34,6 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 import drawn
 import families
 import masked
+import mixtures
 import training
 from families import FAMILIES, FRACTION, NOTHING, ROOT, SEED, SEQ
 
@@ -122,7 +123,7 @@ def ours(m, programs):
     with open(os.path.join(folder, "out", "metrics.jsonl")) as f:
         losses = [json.loads(line)["loss"] for line in f]
     with safe_open(os.path.join(folder, "out", f"step-{N_STEPS}", "model.safetensors"), "np") as f:
-        return losses, {t: f.get_tensor(t).astype(np.float64) for t in f.keys()}
+        return losses, mixtures.joined({t: f.get_tensor(t).astype(np.float64) for t in f.keys()})
 
 
 def judge(m, exact, theirs, losses, tensors):
