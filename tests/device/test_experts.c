@@ -10,11 +10,12 @@ SUITE_LABELS(on_cuda)
 /* Whom tokens choose: all alike, different ones, the last half of the experts alone. */
 enum { ONE, SPREAD, HALF, KINDS };
 
-/* Tokens of less than a tile, of a tile, of more; experts from 4 to 64, of which a token has 1 to 8, or all. */
+/* Tokens and widths of less than a tile, of a tile, of more; experts from 4 to 64, of which a token has 1 to 8, or all. */
 static const struct shape {
     size_t m, n, inner, n_experts, n_chosen;
 } shapes[] = {
-    {1, 3, 5, 4, 1}, {2, 16, 8, 4, 4}, {7, 33, 20, 8, 2}, {65, 24, 72, 5, 3}, {130, 40, 16, 16, 8}, {33, 8, 4, 64, 8},
+    {1, 3, 5, 4, 1},     {2, 16, 8, 4, 4},  {7, 33, 20, 8, 2},    {65, 24, 72, 5, 3},
+    {130, 40, 16, 8, 4}, {33, 8, 4, 64, 8}, {129, 136, 16, 3, 2},
 };
 enum { N_CASES = COUNT(shapes) * KINDS * NUMBER_TYPES, N_ROUTES = COUNT(shapes) * 2 * NUMBER_TYPES };
 
@@ -23,7 +24,7 @@ static double unit_of(enum number_type type)
     return type == NUMBER_BF16 ? 0x1p-8 : type == NUMBER_FP16 ? 0x1p-11 : 0;
 }
 
-/* Sums of up to 72 products, of factors that are made of four numbers rounded to the type: gate, up, slope, unit. */
+/* Sums of up to 136 products, of factors that are made of four numbers rounded to the type: gate, up, slope, unit. */
 static double near(const struct call_test *test, const char *output)
 {
     (void)output;

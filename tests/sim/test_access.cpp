@@ -453,13 +453,13 @@ static const struct {
          const struct device_experts op = experts_of(x, y, z, w);
          OK(cuda_experts(q, &op));
      },
-     0, 0},
+     8, 0},
     {"cuda_experts_backward",
      [](auto q, auto x, auto y, auto z, auto w) {
          const struct device_experts op = experts_of(x, y, z, w);
          OK(cuda_experts_backward(q, &op));
      },
-     0, 0},
+     12, 0},
     {"cuda_conv2d",
      [](auto q, auto x, auto y, auto z, auto) {
          const struct device_conv2d op = conv2d_of(x, y, z);

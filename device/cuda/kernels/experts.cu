@@ -4,14 +4,13 @@
  * the other, each for all tokens, and blocks whose rows are beyond the expert's return at once. As launches run in
  * order, a token's terms are added in that of experts, and no two threads add to one sum.
  *
- * Products are plain: tiles of 64 by 64 in fp32 arithmetic, whose sums take 16 terms at a time, in order. They do not
- * depend on how many rows there are. */
+ * Products are in expert_product.cuh. */
+#include "device/cuda/kernels/expert_product.cuh"
 #include "device/cuda/kernels/exponential.cuh"
-#include "device/cuda/kernels/pack.cuh"
 
 #include <limits.h>
 
-enum { TILE = 64, STEP = 16, EACH = 4, PRODUCT_THREADS = TILE / EACH * (TILE / EACH), EXPERT_THREADS = 128 };
+enum { EXPERT_THREADS = 128 };
 
 /* ---- route ---- */
 
@@ -206,34 +205,6 @@ static __global__ void __launch_bounds__(WARP)
 
 /* ---- one expert's rows ---- */
 
-struct rows {
-    const uint32_t *order, *starts;
-    const float *weights;
-    size_t n_chosen;
-    uint32_t expert, unused;
-
-    __device__ size_t count() const
-    {
-        return starts[expert + 1] - starts[expert];
-    }
-
-    /* Place of row i in the choice. */
-    __device__ size_t place(size_t i) const
-    {
-        return order[starts[expert] + i];
-    }
-
-    __device__ size_t token(size_t i) const
-    {
-        return place(i) / n_chosen;
-    }
-
-    __device__ float weight(size_t i) const
-    {
-        return weights[place(i)];
-    }
-};
-
 /* A block has a row. */
 template <typename T>
 static __global__ void __launch_bounds__(EXPERT_THREADS)
@@ -311,56 +282,6 @@ static __global__ void __launch_bounds__(EXPERT_THREADS)
     weights_gradient[rows.place(blockIdx.x)] = sum;
 }
 
-/* ---- products ---- */
-
-/* c (m, n) = a (m, k) b (k, n) + beta c, with any strides between rows and columns of a and b. The expert's rows are m,
- * or k if it sums over them. */
-template <typename T, typename C> struct product {
-    const T *a, *b;
-    C *c;
-    size_t a_row, a_column, b_row, b_column, c_row;
-    size_t m, n, k;
-    uint32_t over_rows, adds;
-};
-
-/* A thread has rows y, y+16, ... and columns x, x+16, ... of the tile. */
-template <typename T, typename C>
-static __global__ void __launch_bounds__(PRODUCT_THREADS) multiply(const struct rows rows, const struct product<T, C> p)
-{
-    __shared__ float a[STEP][TILE + 2], b[STEP][TILE + 2]; /* no two of a warp write to one bank */
-    const size_t count = rows.count(), m = p.over_rows ? p.m : count, k = p.over_rows ? count : p.k;
-    const size_t row = (size_t)blockIdx.y * TILE, column = (size_t)blockIdx.x * TILE;
-    const unsigned x = threadIdx.x % (TILE / EACH), y = threadIdx.x / (TILE / EACH);
-    float total[EACH][EACH] = {};
-
-    if (row >= m)
-        return;
-    for (size_t first = 0; first < k; first += STEP) {
-        float sum[EACH][EACH] = {};
-
-        __syncthreads();
-        for (unsigned i = threadIdx.x; i < TILE * STEP; i += PRODUCT_THREADS) {
-            const size_t at = first + i % STEP, r = row + i / STEP, c = column + i / STEP;
-            a[i % STEP][i / STEP] = at < k && r < m ? to_float(p.a[r * p.a_row + at * p.a_column]) : 0;
-            b[i % STEP][i / STEP] = at < k && c < p.n ? to_float(p.b[at * p.b_row + c * p.b_column]) : 0;
-        }
-        __syncthreads();
-        for (unsigned t = 0; t < STEP; t++)
-            for (unsigned i = 0; i < EACH; i++)
-                for (unsigned j = 0; j < EACH; j++)
-                    sum[i][j] = fmaf(a[t][y + i * (TILE / EACH)], b[t][x + j * (TILE / EACH)], sum[i][j]);
-        for (unsigned i = 0; i < EACH; i++)
-            for (unsigned j = 0; j < EACH; j++)
-                total[i][j] += sum[i][j];
-    }
-    for (unsigned i = 0; i < EACH; i++)
-        for (unsigned j = 0; j < EACH; j++) {
-            const size_t r = row + y + i * (TILE / EACH), c = column + x + j * (TILE / EACH);
-            if (r < m && c < p.n)
-                set(p.c + r * p.c_row + c, total[i][j] + (p.adds ? to_float(p.c[r * p.c_row + c]) : 0));
-        }
-}
-
 /* ---- launchers ---- */
 
 /* A call's arrays, and its launches up to the first that failed. */
@@ -373,10 +294,16 @@ template <typename T> struct mixture {
     cudaError_t rc;
 
     template <typename... P>
-    void run(void (*kernel)(P...), dim3 grid, unsigned threads, typename as_given<P>::type... p)
+    void run_shared(void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, typename as_given<P>::type... p)
     {
         if (rc == cudaSuccess)
-            rc = launch(kernel, grid, threads, 0, q->stream, p...);
+            rc = launch(kernel, grid, threads, shared, q->stream, p...);
+    }
+
+    template <typename... P>
+    void run(void (*kernel)(P...), dim3 grid, unsigned threads, typename as_given<P>::type... p)
+    {
+        run_shared(kernel, grid, threads, 0, p...);
     }
 
     struct rows rows(size_t expert) const
@@ -393,39 +320,50 @@ template <typename T> struct mixture {
         return dim3((unsigned)op->m);
     }
 
+    template <typename C> static dim3 tiles(const struct product<T, C> &p, size_t side)
+    {
+        return dim3((unsigned)pieces(p.n, side), (unsigned)pieces(p.m, side));
+    }
+
     void gather(size_t expert, T *to, const void *from)
     {
         run(gather_tokens<T>, each(), EXPERT_THREADS, rows(expert), to, (const T *)from, op->n);
     }
 
-    template <typename C> void queue_product(size_t expert, const struct product<T, C> &p)
+    /* On tensor cores kernels are compiled for the ways that lines lie, as tiles lie alike. */
+    template <bool OVER_ROWS, bool OUT_IN, typename C> void queue_product(size_t expert, struct product<T, C> p)
     {
-        run(multiply<T, C>, dim3((unsigned)pieces(p.n, TILE), (unsigned)pieces(p.m, TILE)), PRODUCT_THREADS,
-            rows(expert), p);
+        p.over_rows = OVER_ROWS, p.out_in = OUT_IN;
+        if constexpr (sizeof(T) == 2)
+            if (tensor::fits(p)) {
+                run_shared(tensor::multiply<T, C, OVER_ROWS, OUT_IN>, tiles(p, tensor::SIDE), tensor::THREADS,
+                           tensor::SHARED_BYTES, rows(expert), p);
+                return;
+            }
+        run(plain::multiply<T, C>, tiles(p, plain::SIDE), plain::THREADS, rows(expert), p);
     }
 
     /* Rows of k by weights (n, k), or (k, n), of one expert. */
     template <typename C>
-    struct product<T, C> map(const T *a, size_t stride, const void *weights, size_t expert, bool out_in, C *c, size_t n,
-                             size_t k) {
+    struct product<T, C> map(const T *a, size_t line, const void *weights, size_t expert, size_t weights_line, C *c,
+                             size_t n, size_t k) {
         struct product<T, C> p = {
         };
 
-        p.a = a, p.a_row = stride, p.a_column = 1;
-        p.b = (const T *)weights + expert * n * k, p.b_row = out_in ? 1 : n, p.b_column = out_in ? k : 1;
-        p.c = c, p.c_row = n, p.m = op->m, p.n = n, p.k = k;
+        p.a = a, p.a_line = line, p.b = (const T *)weights + expert * n * k, p.b_line = weights_line;
+        p.c = c, p.c_line = n, p.m = op->m, p.n = n, p.k = k;
         return p;
     }
 
     void
     open(size_t expert)
     {
-        struct product<T, T> p = map<T>(gathered, op->n, op->gate, expert, true, both, op->inner, op->n);
+        struct product<T, T> p = map<T>(gathered, op->n, op->gate, expert, op->n, both, op->inner, op->n);
 
-        p.c_row = 2 * op->inner;
-        queue_product(expert, p);
+        p.c_line = 2 * op->inner;
+        queue_product<false, true>(expert, p);
         p.b = (const T *)op->up + expert * op->n * op->inner, p.c = both + op->inner;
-        queue_product(expert, p);
+        queue_product<false, true>(expert, p);
     }
 
     void add(size_t expert, bool weighed)
@@ -438,21 +376,21 @@ template <typename T> struct mixture {
         gather(expert, gathered, op->x);
         open(expert);
         run(make_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->inner);
-        queue_product(expert, map<float>(units, op->inner, op->down, expert, true, terms, op->n, op->inner));
+        queue_product<false, true>(expert,
+                                   map<float>(units, op->inner, op->down, expert, op->inner, terms, op->n, op->inner));
         add(expert, true);
     }
 
     /* Gradients (m, n) of weights: a^T b over the expert's rows. */
-    void contribute(size_t expert, float *all, const T *a, size_t a_stride, size_t m, const T *b, size_t n)
+    void contribute(size_t expert, float *all, const T *a, size_t a_line, size_t m, const T *b, size_t n)
     {
         struct product<T, float> p = {
         };
 
-        p.a = a, p.a_row = 1, p.a_column = a_stride, p.b = b, p.b_row = n, p.b_column = 1;
-        p.c = all ? all + expert * m * n : NULL, p.c_row = n, p.m = m, p.n = n;
-        p.over_rows = 1, p.adds = op->beta != 0;
+        p.a = a, p.a_line = a_line, p.b = b, p.b_line = n;
+        p.c = all ? all + expert * m * n : NULL, p.c_line = n, p.m = m, p.n = n, p.adds = op->beta != 0;
         if (all)
-            queue_product(expert, p);
+            queue_product<true, false>(expert, p);
     }
 
     void backward(size_t expert)
@@ -462,15 +400,15 @@ template <typename T> struct mixture {
         gather(expert, gathered, op->x);
         gather(expert, slopes, op->y_gradient);
         open(expert);
-        queue_product(expert, map<T>(slopes, op->n, op->down, expert, false, units, inner, op->n));
+        queue_product<false, false>(expert, map<T>(slopes, op->n, op->down, expert, inner, units, inner, op->n));
         run(turn_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->weights_gradient, inner);
         contribute(expert, op->gate_gradient, both, 2 * inner, inner, gathered, op->n);
         contribute(expert, op->up_gradient, both + inner, 2 * inner, inner, gathered, op->n);
         contribute(expert, op->down_gradient, slopes, op->n, op->n, units, inner);
-        struct product<T, float> p = map<float>(both, 2 * inner, op->gate, expert, false, terms, op->n, inner);
-        queue_product(expert, p);
+        struct product<T, float> p = map<float>(both, 2 * inner, op->gate, expert, op->n, terms, op->n, inner);
+        queue_product<false, false>(expert, p);
         p.a = both + inner, p.b = (const T *)op->up + expert * op->n * inner, p.adds = 1;
-        queue_product(expert, p);
+        queue_product<false, false>(expert, p);
         add(expert, false);
     }
 

@@ -23,28 +23,35 @@ void device_route_backward_describe(struct call_work *out, struct device_route *
                    call_all(op->m * op->n_experts));
 }
 
-enum { EXPERT_TILE = 64 /* rows of a CUDA device's products */ };
-
-/* Of what a CUDA device computes, in fp32 without tensor cores: a warp's 16 multiplications, which take four clocks, wait
- * for eight loads from shared memory, each of one; and tiles have rows that are not the expert's. */
-static double experts_filled(size_t rows)
+/* Whether a CUDA device has tensor cores for them: where lines are whole packs (device/cuda/kernels/expert_product.cuh).
+ */
+static bool experts_have_tensor_cores(const struct device_experts *op, enum number_type type)
 {
-    const size_t tiles = (rows + EXPERT_TILE - 1) / EXPERT_TILE;
+    return type != NUMBER_FP32 && op->n % 8 == 0 && op->inner % 8 == 0;
+}
 
-    return 0.5 * (double)rows / (double)(tiles * EXPERT_TILE);
+/* Of what a CUDA device computes. Half: in fp32 a warp's 16 multiplications, which take four clocks, wait for eight loads
+ * from shared memory, each of one; on tensor cores products take about as long as the loads for them, and are taken to
+ * wait for each other. And tiles have rows that are not the expert's. */
+static double experts_filled(size_t rows, bool tensor)
+{
+    const size_t side = tensor ? 128 : 64, tiles = (rows + side - 1) / side;
+
+    return 0.5 * (double)rows / (double)(tiles * side);
 }
 
 /* n_each: launches of each expert on a CUDA device, besides those of the whole call (device/cuda/kernels/experts.cu). */
 static void experts_describe_all(struct call_work *out, struct device_experts *op, double products, size_t n_each)
 {
     const size_t chosen = op->m * op->n_chosen, of_each = op->n * op->inner;
+    const bool cuda = !out->on.backend->takes_turns, tensor = cuda && experts_have_tensor_cores(op, out->on.type);
 
     out->rate = CALL_RATE_PRODUCT;
     out->operations = 2 * products * (double)chosen * (double)of_each;
     out->rows = (chosen + op->n_experts - 1) / op->n_experts;
     out->products = products * (double)op->n_experts;
-    out->in_fp32 = !out->on.backend->takes_turns;
-    out->filled = out->in_fp32 ? experts_filled(out->rows) : 1;
+    out->in_fp32 = cuda && !tensor;
+    out->filled = cuda ? experts_filled(out->rows, tensor) : 1;
     out->n_launches = 5 + op->n_experts * n_each;
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, call_all(op->m * op->n));
     call_add_array(out, "weights", &op->weights, CALL_FP32, CALL_READ, call_all(op->m * op->n_chosen));
