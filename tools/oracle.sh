@@ -119,7 +119,7 @@ run() {
     classify) script classify --bin "$PWD/build/bin" --seeds 3 --rows 480 ;;
     own_loss) own_loss ;;
     families) script families --defaults && script families --draws "$(few 2 40)" ;;
-    family_steps) script family_steps --draws "$(few 3 6)" ;;
+    family_steps) script family_steps --draws "$(few 1 6)" ;;
     distribution)
         if [ $scope = few ]; then
             drawn "1 20" 1 4 gpt2

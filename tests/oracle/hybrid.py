@@ -3,6 +3,7 @@ it reads them, and cuts them in equal thirds as it saves them.
 
     cut(folder)             the files that it saved, cut as published ones are
     joined(gradient, taps)  moments by name, tap by tap, with those of the three as one
+    whole(tensors)          weights by name, with those of the three as one
 """
 import os
 
@@ -34,4 +35,11 @@ def joined(gradient, taps):
     for first in [t for t in gradient if PARTS[0] in t]:
         parts = [out.pop(t).reshape(taps, -1) for t in names_of(first)]
         out[first.replace(PARTS[0], "conv1d")] = np.concatenate(parts, 1).reshape(1, -1)
+    return out
+
+
+def whole(tensors):
+    out = dict(tensors)
+    for first in [t for t in tensors if PARTS[0] in t]:
+        out[first.replace(PARTS[0], "conv1d")] = np.concatenate([out.pop(t) for t in names_of(first)])
     return out
