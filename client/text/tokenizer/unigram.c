@@ -8,6 +8,9 @@
 #include "client/text/utf8.h"
 
 #include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +23,31 @@ struct node {
     double score;
     uint32_t id, n;
 };
+
+/* A score as serde_json reads it: its digits as one integer over a power of ten, each of them rounded. That is often the
+ * next number to the one meant. The digits are the fewest that tell the number, as in the files that are written. */
+static double unigram_score(double exact)
+{
+    enum { SURE = 15, ENOUGH = 17 }; /* digits of any number */
+    char text[32], power[16];
+    uint64_t digits = 0;
+    int n = SURE, after = 0;
+
+    do
+        snprintf(text, sizeof text, "%.*e", n - 1, fabs(exact));
+    while (strtod(text, NULL) != fabs(exact) && ++n <= ENOUGH);
+    const char *exponent = strchr(text, 'e');
+    for (const char *at = text; at < exponent; at++)
+        if (*at >= '0' && *at <= '9')
+            digits = 10 * digits + (uint64_t)(*at - '0'), after++;
+    for (after -= 1 + atoi(exponent + 1); digits > 0 && digits % 10 == 0; after--)
+        digits /= 10;
+    if (abs(after) > DBL_MAX_10_EXP)
+        return exact;
+    snprintf(power, sizeof power, "1e%d", abs(after));
+    const double read = after > 0 ? (double)digits / strtod(power, NULL) : (double)digits * strtod(power, NULL);
+    return copysign(read, exact);
+}
 
 int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err)
 {
@@ -52,6 +80,15 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
     t->n_scores = n;
     t->unknown = (uint32_t)json_integer_value(unknown);
     return 0;
+}
+
+void tokenizer_round_scores(struct client_tokenizer *t)
+{
+    t->least_score = 0;
+    for (size_t i = 0; i < t->n_scores; i++) {
+        t->scores[i] = unigram_score(t->scores[i]);
+        t->least_score = i == 0 || t->scores[i] < t->least_score ? t->scores[i] : t->least_score;
+    }
 }
 
 static void unigram_offer(struct node *node, double score, uint32_t id, size_t n)
