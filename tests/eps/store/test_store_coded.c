@@ -1,4 +1,5 @@
 /* The store with coded moments: whatever must not change a bit changes none; files; bytes by hand; refused files. */
+#include "tests/kit/inprocess/model.h"
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
 #include "tests/kit/test.h"
@@ -20,7 +21,10 @@ SUITE_TIMEOUT(120)
 static const struct hyper hyper = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 
-/* Small: pieces that begin anywhere, and groups that end with their tensor. Big: a matrix in two slices. */
+/* An MLP of 3,201, so that the slice ends within a group of its second matrix. */
+static const struct model_config cut_in_a_group = GPT2_CONFIG(1, 8, 512, 3201, 8, 10);
+
+/* Small: pieces that begin anywhere, and groups that end with their tensor. The last: a matrix in two slices. */
 static const struct way {
     const struct model_config *config;
     bool tied, adamw;
@@ -33,7 +37,7 @@ static const struct way {
     {&store_fixture_small, false, true, 3, NUMBER_FP32, false, ""},
     {&store_fixture_small, true, true, 2, NUMBER_BF16, true, "h.0.attn.*,h.1.mlp.c_fc.*"},
     {&store_fixture_small, false, true, 2, NUMBER_FP16, false, ""},
-    {&store_fixture_big, false, false, 1, NUMBER_BF16, false, ""},
+    {&cut_in_a_group, false, false, 1, NUMBER_BF16, false, ""},
 };
 
 static struct store_options options_of(const struct way *way, bool fenced)
@@ -165,7 +169,36 @@ TEST_EACH(a_run_goes_on_from_its_files_bit_for_bit, COUNT(ways))
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
-/* By hand, of a block of 512 with an MLP of 3,200, whose matrices are all of it but 1.5 in a thousand: 1 + 1 byte each,
+/* From run to run, over slices and pieces: the next group's scale is the next one in memory, its codes follow those of
+ * the group before, and a group does not go beyond its run. */
+TEST_EACH(each_group_has_a_scale_and_codes_of_its_own, COUNT(ways))
+{
+    const struct store_options options = options_of(&ways[_i], ways[_i].precision == NUMBER_FP16);
+    uint64_t n_scales = 0, n_codes = 0, n_cut = 0;
+    struct store_fixture f;
+
+    open_way(&f, &ways[_i], &options);
+    for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
+        const uint64_t end = at.piece->offset + at.piece->n;
+        for (uint64_t i = at.piece->offset, n; at.tensor->grouped && i < end; i += n) {
+            const uint64_t slice_end = (i / MODEL_SLICE + 1) * MODEL_SLICE, run_end = slice_end < end ? slice_end : end;
+            n = run_end - i < 64 ? run_end - i : 64;
+            const struct parameters p = store_parameters(&f.store, at.unit, i, n, 0);
+            ck_assert_ptr_eq(p.coded.m_scales, f.store.coded.m_scales + n_scales);
+            ck_assert_ptr_eq(p.coded.v_scales, f.store.coded.v_scales + n_scales++);
+            ck_assert_ptr_eq(p.coded.m, f.store.coded.m + n_codes);
+            ck_assert_ptr_eq(p.coded.v, f.store.coded.v + n_codes);
+            n_codes += n, n_cut += n < 64 && run_end < end;
+            if (n > 1) /* not a group's first element */
+                ck_assert_ptr_null(store_parameters(&f.store, at.unit, i + 1, 1, 0).coded.m);
+        }
+    }
+    ck_assert_ptr_eq(f.store.coded.m_scales + n_scales, f.store.coded.m); /* codes are behind the last scale */
+    ck_assert_uint_eq(n_cut, ways[_i].config == &cut_in_a_group);
+    store_fixture_close(&f);
+}
+
+/* By hand, of a block of 512 with an MLP of 3,201, whose matrices are all of it but 1.5 in a thousand: 1 + 1 byte each,
  * and 4 + 4 for 64. */
 TEST(a_matrix_takes_6_bytes_and_an_eighth_a_parameter)
 {

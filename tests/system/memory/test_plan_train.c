@@ -136,6 +136,8 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.deterministic = draw(4) == 0;
     o.freeze = frozen[draw(7)];
     o.base = o.freeze ? (enum eps_base)draw(EPS_BASE_NF4 + 1) : EPS_BASE_DEFAULT;
+    if (draw(3) == 0 && (o.optimizer != EPS_ADAMA || o.parts == 1))
+        o.moments = EPS_MOMENTS_CODED;
     return o;
 }
 
