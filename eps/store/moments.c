@@ -4,11 +4,14 @@
 #include "eps/store/team.h"
 #include "proto/base/size.h"
 #include "proto/model/groups.h"
+#include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/weights.h"
 #include "proto/plan/memory/coded.h"
 #include "proto/plan/memory/files.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -157,13 +160,47 @@ static const char *moments_check(const struct safetensors_entry *entry, bool sec
     return second || are_codes(at, bytes) ? NULL : "a code of -128, and codes are -127 to 127";
 }
 
-int moments_load(struct store *store, uint32_t piece, bool second, const struct safetensors_entry *entry,
-                 struct error *err)
+/* Codes have the tensor's shape; there is a scale for each group. */
+static int moments_check_shape(const struct model_tensor *tensor, bool second, const struct safetensors_entry *entry,
+                               bool scales, struct error *err)
 {
-    const struct moments_bytes to =
-        (entry->type == SAFETENSORS_F32 ? moments_scales : moments_codes)(store, piece, second);
-    int rc = 0;
+    const enum safetensors_type type = scales ? SAFETENSORS_F32 : checkpoint_moment_type(NUMBER_CODED, second);
+    char got[WEIGHTS_SHAPE_BYTES];
 
+    if (entry->type != type)
+        return error_set(err, -EINVAL, "%s is %s; such %s are %s", entry->name, entry->dtype,
+                         scales ? "scales" : "codes",
+                         scales   ? "F32"
+                         : second ? "U8"
+                                  : "I8");
+    if (scales ? entry->n_dims == 1 && entry->n == tensor->n_groups
+               : entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
+                     entry->shape[1] == tensor->shape[1])
+        return 0;
+    return error_set(err, -EINVAL,
+                     "%s is %s, and the model's tensor has %" PRIu64 " groups in %" PRIu64 " x %" PRIu64
+                     "; are these another model's moments?",
+                     entry->name, weights_shape(got, entry->shape, entry->n_dims), tensor->n_groups, tensor->shape[0],
+                     tensor->shape[1]);
+}
+
+int moments_load(struct store *store, uint32_t piece, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *const model = store->model;
+    const bool second = entry->name[0] == 'v';
+    enum checkpoint_part part;
+    uint32_t unit = store->own.first;
+
+    checkpoint_moment_tensor(&part, model, entry->name);
+    const bool scales = part == CHECKPOINT_OF_SCALES;
+    int rc = moments_check_shape(&model->tensors[model->pieces[piece].tensor], second, entry, scales, err);
+    if (rc != 0)
+        return rc;
+    while (unit < store->own.end && piece >= model->units[unit].first_piece + model->units[unit].n_pieces)
+        unit++;
+    if (unit == store->own.end || piece < model->units[unit].first_piece)
+        return 0; /* another host's */
+    const struct moments_bytes to = (scales ? moments_scales : moments_codes)(store, piece, second);
     for (uint64_t done = 0; rc == 0 && done < to.bytes; done += PLAN_HOST_RUN_BYTES) {
         const size_t now = size_smaller((size_t)(to.bytes - done), PLAN_HOST_RUN_BYTES);
         char *const at = (char *)to.base + done;

@@ -33,9 +33,8 @@ struct moments_bytes {
 struct moments_bytes moments_codes(const struct store *store, uint32_t piece, bool second);
 struct moments_bytes moments_scales(const struct store *store, uint32_t piece, bool second);
 
-/* Reads an own piece's codes or scales from an entry of their type and shape. -EINVAL with a sentence: a code of -128,
- * a scale that is negative or not finite. -EIO, -errno, -ECANCELED. */
-int moments_load(struct store *store, uint32_t piece, bool second, const struct safetensors_entry *entry,
-                 struct error *err);
+/* Reads a piece's codes or scales, as the entry's name says; of another host's piece nothing. -EINVAL with a sentence:
+ * another type or shape, a code of -128, a scale that is negative or not finite. -EIO, -errno, -ECANCELED. */
+int moments_load(struct store *store, uint32_t piece, const struct safetensors_entry *entry, struct error *err);
 
 #endif

@@ -294,9 +294,6 @@ struct loading {
     unsigned char *seen; /* (2 * n_tensors) parts of moments found so far, m first */
 };
 
-/* What an entry has of a moment: all, or a coded one's codes or scales. */
-enum part { WHOLE = 1, CODES = 2, SCALES = 4 };
-
 /* Reads all pieces of a tensor that are kept here; of a moment those in own units. */
 static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
                        enum array array, struct error *err)
@@ -394,63 +391,13 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
     return rc;
 }
 
-/* The tensor of "m.NAME", "v.NAME", "m.NAME.codes" and so on; NULL: there is none. */
-static const struct model_tensor *moment_tensor(enum part *part, const struct model *model, const char *name)
-{
-    const size_t n = strlen(name), n_codes = strlen(CHECKPOINT_CODES), n_scales = strlen(CHECKPOINT_SCALES);
-    char bare[CHECKPOINT_MOMENT_BYTES];
-
-    *part = WHOLE;
-    if ((name[0] != 'm' && name[0] != 'v') || name[1] != '.')
-        return NULL;
-    const struct model_tensor *tensor = model_find(model, name + 2);
-    if (tensor || n >= sizeof bare)
-        return tensor;
-    if (n > n_codes && strcmp(name + n - n_codes, CHECKPOINT_CODES) == 0)
-        *part = CODES;
-    else if (n > n_scales && strcmp(name + n - n_scales, CHECKPOINT_SCALES) == 0)
-        *part = SCALES;
-    else
-        return NULL;
-    snprintf(bare, sizeof bare, "%.*s", (int)(n - (*part == CODES ? n_codes : n_scales)), name);
-    return model_find(model, bare + 2);
-}
-
-/* Codes have the tensor's shape; there is a scale for each group. */
-static int load_coded(struct loading *loading, const struct safetensors_entry *entry, uint32_t index, enum part part,
-                      struct error *err)
-{
-    struct store *store = loading->store;
-    const struct model_tensor *tensor = &store->model->tensors[index];
-    const bool second = entry->name[0] == 'v';
-    const uint32_t piece = loading->places.first_piece[index];
-    const enum safetensors_type type = part == SCALES ? SAFETENSORS_F32 : checkpoint_moment_type(NUMBER_CODED, second);
-    char got[WEIGHTS_SHAPE_BYTES];
-
-    if (entry->type != type)
-        return error_set(err, -EINVAL, "%s is %s; such %s are %s", entry->name, entry->dtype,
-                         part == SCALES ? "scales" : "codes",
-                         part == SCALES ? "F32"
-                         : second       ? "U8"
-                                        : "I8");
-    if (part == SCALES ? entry->n_dims != 1 || entry->n != tensor->n_groups
-                       : entry->n_dims != tensor->n_dims || entry->shape[0] != tensor->shape[0] ||
-                             entry->shape[1] != tensor->shape[1])
-        return error_set(err, -EINVAL,
-                         "%s is %s, and the model's tensor has %" PRIu64 " groups in %" PRIu64 " x %" PRIu64
-                         "; are these another model's moments?",
-                         entry->name, weights_shape(got, entry->shape, entry->n_dims), tensor->n_groups,
-                         tensor->shape[0], tensor->shape[1]);
-    return store_owns(store, loading->places.unit[piece]) ? moments_load(store, piece, second, entry, err) : 0;
-}
-
 /* "m.NAME" or "v.NAME", or a part of these. */
 static int load_moment(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = loading->store->model;
     const bool second = entry->name[0] == 'v';
-    enum part part;
-    const struct model_tensor *const tensor = moment_tensor(&part, model, entry->name);
+    enum checkpoint_part part;
+    const struct model_tensor *const tensor = checkpoint_moment_tensor(&part, model, entry->name);
     char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
 
     if (!tensor)
@@ -469,7 +416,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     /* Each is required once: two entries of one name could differ. */
     unsigned char *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
     const bool coded = checkpoint_is_coded(tensor, loading->store->options.moments);
-    if (coded != (part != WHOLE))
+    if (coded != (part != CHECKPOINT_WHOLE))
         return error_set(err, -EINVAL,
                          "%s is %s, and this run's is %s: its moments stay as they were begun, --moments %s",
                          entry->name, coded ? entry->dtype : "a part of a coded moment", coded ? "coded" : "not",
@@ -478,7 +425,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
         return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
     *seen = (unsigned char)(*seen | part);
     if (coded)
-        return load_coded(loading, entry, index, part, err);
+        return moments_load(loading->store, loading->places.first_piece[index], entry, err);
     if (entry->n_dims != n_dims || entry->shape[0] != shape[0] || (n_dims > 1 && entry->shape[1] != shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
                          weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
@@ -551,13 +498,13 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     for (uint32_t i = 0; i < store_moments(loading->store) * model->n_tensors; i++) {
         const struct model_tensor *tensor = &model->tensors[i % model->n_tensors];
         const bool coded = checkpoint_is_coded(tensor, loading->store->options.moments);
-        const unsigned lacks = (coded ? CODES | SCALES : WHOLE) & ~(unsigned)loading->seen[i];
+        const unsigned lacks = (coded ? CHECKPOINT_CODED : CHECKPOINT_WHOLE) & ~(unsigned)loading->seen[i];
         if (lacks && !tensor->frozen && !begins_now(loading, i % model->n_tensors))
             return error_set(err, -EINVAL, "%c.%s%s is missing; are these another model's moments?",
                              i < model->n_tensors ? 'm' : 'v', tensor->name,
-                             lacks & CODES    ? CHECKPOINT_CODES
-                             : lacks & SCALES ? CHECKPOINT_SCALES
-                                              : "");
+                             lacks & CHECKPOINT_OF_CODES    ? CHECKPOINT_CODES
+                             : lacks & CHECKPOINT_OF_SCALES ? CHECKPOINT_SCALES
+                                                            : "");
     }
     return 0;
 }

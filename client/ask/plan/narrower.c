@@ -55,9 +55,8 @@ int eps_plan_narrower(struct eps_plan_narrower out[EPS_PLAN_NARROWER], uint32_t 
     *n = 0;
     for (uint32_t i = 0; plan->fits && plan->host_binds && i < EPS_PLAN_NARROWER; i++) {
         const bool again = *n > 0 && strcmp(out[*n - 1].member, narrower[i].member) == 0;
-        const double before_ms = narrower[i].narrow == narrow_state ? least_ms
-                                 : again                            ? out[*n - 1].step_ms
-                                                                    : plan->step_ms;
+        const double other_ms = again ? out[*n - 1].step_ms : plan->step_ms;
+        const double before_ms = narrower[i].narrow == narrow_state ? least_ms : other_ms;
         struct eps_train_options asked = *options;
         struct eps_plan other;
         narrower[i].narrow(&asked);

@@ -173,6 +173,32 @@ enum safetensors_type checkpoint_moment_type(enum number_type moments, bool seco
     return moments == NUMBER_FP32 ? SAFETENSORS_F32 : second ? SAFETENSORS_U16 : SAFETENSORS_BF16;
 }
 
+static bool checkpoint_layout_ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), n_suffix = strlen(suffix);
+
+    return n > n_suffix && strcmp(name + n - n_suffix, suffix) == 0;
+}
+
+const struct model_tensor *checkpoint_moment_tensor(enum checkpoint_part *part, const struct model *model,
+                                                    const char *name)
+{
+    const bool codes = checkpoint_layout_ends_with(name, CHECKPOINT_CODES),
+               scales = checkpoint_layout_ends_with(name, CHECKPOINT_SCALES);
+    char bare[CHECKPOINT_MOMENT_BYTES];
+
+    *part = CHECKPOINT_WHOLE;
+    if ((name[0] != 'm' && name[0] != 'v') || name[1] != '.')
+        return NULL;
+    const struct model_tensor *tensor = model_find(model, name + 2);
+    if (tensor || (!codes && !scales) || strlen(name) >= sizeof bare)
+        return tensor;
+    *part = codes ? CHECKPOINT_OF_CODES : CHECKPOINT_OF_SCALES;
+    strcpy(bare, name);
+    bare[strlen(name) - strlen(codes ? CHECKPOINT_CODES : CHECKPOINT_SCALES)] = 0;
+    return model_find(model, bare + 2);
+}
+
 /* A coded moment: its scales, which have its place, and its codes. */
 static void lay_out_coded(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
                           const struct model *model, unsigned n_moments, bool second, uint32_t tensor)

@@ -49,6 +49,17 @@ uint64_t checkpoint_codes(const struct model *model, unsigned n_moments, bool se
 #define CHECKPOINT_CODES  ".codes"
 #define CHECKPOINT_SCALES ".scales"
 
+/* What an entry has of a moment: all, or a coded one's codes or scales. A set. */
+enum checkpoint_part {
+    CHECKPOINT_WHOLE = 1,
+    CHECKPOINT_OF_CODES = 2,
+    CHECKPOINT_OF_SCALES = 4,
+    CHECKPOINT_CODED = CHECKPOINT_OF_CODES | CHECKPOINT_OF_SCALES
+};
+/* The tensor of "m.NAME", "v.NAME", "m.NAME.codes" and so on; NULL: there is none. */
+const struct model_tensor *checkpoint_moment_tensor(enum checkpoint_part *part, const struct model *model,
+                                                    const char *name);
+
 /* Index of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments of each tensor; and
  * their name, by the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."

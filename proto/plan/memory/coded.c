@@ -1,4 +1,4 @@
-/* The store places its pieces in the same order (eps/store/moments.c), and asserts that it comes to the same numbers. */
+/* The store places its pieces in the same order (eps/store/moments.c), and asserts that it comes to these numbers. */
 #include "proto/plan/memory/coded.h"
 
 static void coded_add(struct plan_coded *out, const struct model *model, const struct model_unit *unit)
