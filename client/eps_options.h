@@ -24,6 +24,7 @@ enum eps_schedule {
 };
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW, EPS_SGD };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16, EPS_FP16 };
+enum eps_moments { EPS_MOMENTS_DEFAULT, EPS_MOMENTS_FP32, EPS_MOMENTS_BF16, EPS_MOMENTS_CODED };
 enum eps_master { EPS_MASTER_DEFAULT, EPS_MASTER_FP32, EPS_MASTER_NONE };
 /* How attention is computed: by our kernels; these backward, and cuDNN forward; cuDNN's way of both that the device
  * has; one of its ways by name, as training.json stores it. */
@@ -247,7 +248,8 @@ struct eps_train_options {
      * are in bf16. bf16: moments, if there are any, and gradients; no
      * master, of weights in 16 bits; sums, if there are any. */
     enum eps_number state;
-    enum eps_number precision, moments, grad_dtype;
+    enum eps_number precision, grad_dtype;
+    enum eps_moments moments; /* coded: 8 bits each in matrices of blocks; Adam's alone, of dense weights */
     enum eps_master master; /* none: of weights in 16 bits */
     enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
     /* Unset: the fastest of those that `eps bench` has timed on the device; our kernels where it has not. But for

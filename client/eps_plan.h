@@ -237,7 +237,7 @@ struct eps_plan_narrower {
     const char *member, *value; /* "moments", "bf16"; static */
     double step_ms;             /* of eps_plan with it */
 };
-enum { EPS_PLAN_NARROWER = 5 };
+enum { EPS_PLAN_NARROWER = 6 };
 /* Where the host binds, what it would take with each narrower form that this run can have, of those that save 1 % or
  * more; else *n is 0. plan: eps_plan's of these options. Errors as eps_plan. */
 int eps_plan_narrower(struct eps_plan_narrower out[EPS_PLAN_NARROWER], uint32_t *n, const struct eps_plan *plan,

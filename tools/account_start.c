@@ -50,7 +50,7 @@ static void start_print_optimizer(FILE *out, const struct eps_train_options *o)
     if (!isnan(o->clip_update))
         fprintf(out, ", updates clipped to %g", o->clip_update);
     fprintf(out, "\nnumbers      %s%s, moments %s, gradients %s%s\n", text_number(o->precision), text_master(o->master),
-            text_number(o->moments), text_number(o->grad_dtype), o->sums == EPS_BF16 ? ", sums bf16" : "");
+            text_moments(o->moments), text_number(o->grad_dtype), o->sums == EPS_BF16 ? ", sums bf16" : "");
     if (o->approximate)
         fprintf(out, "approximate  %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
 }

@@ -78,7 +78,7 @@ static struct eps_train_options step_options(const struct bias *b, const char *a
 
     o.steps = b->checkpoint.step + 1, o.epochs = NAN;
     o.save_every = 0, o.eval_every = 0, o.patience = 0;
-    o.moments = EPS_FP32, o.sums = EPS_FP32, o.commit = o.precision == EPS_FP16 ? EPS_FENCED : EPS_EAGER;
+    o.moments = EPS_MOMENTS_FP32, o.sums = EPS_FP32, o.commit = o.precision == EPS_FP16 ? EPS_FENCED : EPS_EAGER;
     if (o.optimizer == EPS_SGD) {
         o.momentum = 1e-300, o.nesterov = false, o.weight_decay = 0; /* not 0, which keeps none */
     } else {

@@ -45,12 +45,13 @@ static int check_folded(const struct eps_train_options *o, struct error *err)
 static int commit_take_state(struct eps_train_options *o, bool fences, struct error *err)
 {
     const bool narrow = o->state == EPS_BF16, has_moments = o->optimizer != EPS_SGD || o->momentum != 0;
-    const enum eps_number moments = narrow && has_moments ? EPS_BF16 : EPS_FP32, grad = narrow ? EPS_BF16 : EPS_FP32,
+    const enum eps_moments moments = narrow && has_moments ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
+    const enum eps_number grad = narrow ? EPS_BF16 : EPS_FP32,
                           sums = narrow && (fences || o->commit == EPS_FENCED) ? EPS_BF16 : EPS_FP32;
     const enum eps_master master = narrow && o->precision != EPS_FP32 ? EPS_MASTER_NONE : EPS_MASTER_FP32;
-    const bool had = o->moments != EPS_NUMBER_DEFAULT;
+    const bool had = o->moments != EPS_MOMENTS_DEFAULT;
 
-    if (o->moments == EPS_NUMBER_DEFAULT)
+    if (o->moments == EPS_MOMENTS_DEFAULT)
         o->moments = moments;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT && o->state)
         o->grad_dtype = grad;
@@ -66,6 +67,27 @@ static int commit_take_state(struct eps_train_options *o, bool fences, struct er
     return error_set(err, -EDOM,
                      "--state %s: the run's state has other types, which it keeps: leave it out, or begin another run",
                      narrow ? "bf16" : "fp32");
+}
+
+/* What coded moments cannot be of yet. Each fold of a part by itself would encode them once more. */
+static int check_coded(const struct eps_train_options *o, struct error *err)
+{
+    if (o->moments != EPS_MOMENTS_CODED)
+        return 0;
+    if (o->optimizer == EPS_SGD)
+        return error_set(err, -EDOM, "--moments coded are Adam's: with --optimizer sgd choose bf16 or fp32");
+    if (o->optimizer == EPS_ADAMA && o->parts > 1)
+        return error_set(err, -EDOM,
+                         "--moments coded are encoded once a step, and --optimizer adama takes each of %u --parts by "
+                         "itself: choose adamw, --parts 1, or --moments bf16",
+                         o->parts);
+    if (o->sparse)
+        return error_set(err, -EDOM, "--moments coded are of dense weights: with --sparse choose bf16 or fp32");
+    if (o->freeze_until > 0)
+        return error_set(err, -EDOM,
+                         "--moments coded are grouped once: with --freeze-until, which changes what is trained, choose "
+                         "bf16 or fp32");
+    return 0;
 }
 
 int client_options_commit(struct eps_train_options *o, struct error *err)
@@ -111,7 +133,8 @@ int client_options_commit(struct eps_train_options *o, struct error *err)
                          "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
                          "before their sum is known",
                          option, o->parts);
-    return check_folded(o, err);
+    rc = check_folded(o, err);
+    return rc ? rc : check_coded(o, err);
 }
 
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,

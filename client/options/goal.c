@@ -11,6 +11,11 @@ static enum number_type goal_number_of(enum eps_number number)
     return number == EPS_BF16 ? NUMBER_BF16 : number == EPS_FP16 ? NUMBER_FP16 : NUMBER_FP32;
 }
 
+static enum number_type goal_moments_of(enum eps_moments moments)
+{
+    return moments == EPS_MOMENTS_BF16 ? NUMBER_BF16 : moments == EPS_MOMENTS_CODED ? NUMBER_CODED : NUMBER_FP32;
+}
+
 /* Both enums have the forms in one order. Without --base, frozen weights are stored as the trained ones are. */
 static enum form goal_form_of(enum eps_base base)
 {
@@ -177,7 +182,7 @@ struct plan_goal client_options_goal(const struct eps_train_options *o)
     return (struct plan_goal){.purpose = PLAN_TRAIN,
                               .precision = goal_number_of(o->precision),
                               .base = goal_form_of(o->base),
-                              .moments = goal_number_of(o->moments),
+                              .moments = goal_moments_of(o->moments),
                               .grad = goal_number_of(o->grad_dtype),
                               .no_master = o->master == EPS_MASTER_NONE,
                               .fenced = o->commit == EPS_FENCED,

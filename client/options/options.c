@@ -142,7 +142,7 @@ static int resolve_sgd(struct eps_train_options *o, const struct client_facts *f
         return error_set(err, -EDOM,
                          "--nesterov looks ahead along the momentum, and --momentum 0 keeps none: leave one of "
                          "them out");
-    if (o->moments == EPS_BF16 && o->momentum == 0)
+    if (o->moments == EPS_MOMENTS_BF16 && o->momentum == 0)
         return error_set(err, -EDOM,
                          "--moments bf16 is the type of the momentum, and --momentum 0 keeps none: leave one of "
                          "them out");

@@ -285,7 +285,7 @@ static const struct eps_option rows[] = {
      .plan = "type of the optimizer's state: bf16 is --moments, --grad-dtype and, where they apply, --master none and "
              "--sums bf16 in one; default fp32, but --grad-dtype as it says"},
     {.name = "--moments",
-     .value = "fp32|bf16",
+     .value = "fp32|bf16|coded",
      .kind = EPS_OPTION_CHOICE,
      .offset = AT(moments),
      .key = 18,
@@ -293,8 +293,11 @@ static const struct eps_option rows[] = {
      .train =
          "type of the optimizer's moments in host memory: 8 or 4 bytes per parameter (sgd: 4 or 2). In bf16 they are "
          "rounded at random: without bias, also in 50 --parts of adama, where a single second moment is off by 4 %, "
-         "with one part by 2 %; default fp32",
-     .plan = "type of the optimizer's moments: 8 or 4 bytes per parameter (sgd: 4 or 2); default fp32"},
+         "with one part by 2 %. coded: 2.125 bytes in matrices of blocks, 8 elsewhere: 8 bits each, and a scale for 64 "
+         "elements; rounded at random without bias; adamw, or adama with one part. Default fp32",
+     .plan =
+         "type of the optimizer's moments: 8, 4 or, in matrices of blocks, 2.125 bytes per parameter (sgd: 4 or 2); "
+         "default fp32"},
     {.name = "--grad-dtype",
      .value = "fp32|bf16|fp16",
      .kind = EPS_OPTION_CHOICE,

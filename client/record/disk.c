@@ -32,7 +32,7 @@ int client_disk_of(struct client_disk *out, const struct model *model, const str
 
     if (!rc)
         rc = checkpoint_lay_out_moments(&moments, model, n_moments, goal->moments, err);
-    plan_host_files(&runs, model, n_moments);
+    plan_host_files(&runs, model, n_moments, goal->moments);
     *out = (struct client_disk){weights.file_bytes, moments.file_bytes, files_bytes + TEXTS_BYTES};
     out->others += RUN_BYTES * (runs.weights_runs + runs.moments_runs);
     safetensors_layout_free(&weights);

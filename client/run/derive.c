@@ -67,6 +67,11 @@ static int derive_check_source(const struct client_derive *d, const char *out, s
     if (o->sparse)
         return error_set(err, -EDOM, "%s: the run of %.200s has sparse weights, by --sparse %.60s: change a dense one",
                          d->option, r->path, o->sparse);
+    if (o->moments == EPS_MOMENTS_CODED)
+        return error_set(err, -EDOM,
+                         "%s: the run of %.200s has coded moments, by --moments coded, which no other model takes: "
+                         "begin a new run from its weights by --model",
+                         d->option, r->path);
     if (o->freeze && *o->freeze && (o->freeze_until == 0 || r->checkpoint.step <= o->freeze_until))
         return error_set(err, -EDOM,
                          "%s: the run of %.200s has frozen tensors, by --freeze %.60s: change a model that is trained "

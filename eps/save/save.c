@@ -10,6 +10,8 @@
  * and its reader is announced right after the opening, before anything of that step can be folded. */
 #include "eps/save/save_state.h"
 
+#include "proto/plan/memory/coded.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -244,10 +246,8 @@ static void write_unit(struct save *s, struct trace *track, uint32_t unit)
     const struct model *model = &s->saves->job->model;
     const uint64_t since = trace_begin(track), bytes = model_unit_dense(model, &model->units[unit]) * sizeof(float);
     const uint64_t norms = (uint64_t)model->units[unit].n_norm_maps * model->n_norm_entries * sizeof(uint16_t),
-                   moments = s->checkpoint ? 2 * model->units[unit].n_trained *
-                                                     number_bytes(s->saves->job->store.options.moments) +
-                                                 norms
-                                           : 0;
+                   both = 2 * plan_unit_moment_bytes(model, &model->units[unit], s->saves->job->store.options.moments),
+                   moments = s->checkpoint ? both + norms : 0;
     char name[MODEL_NAME_BYTES];
 
     s->result = capture_write(&s->capture, unit, &s->why);

@@ -9,6 +9,7 @@
 #include "eps/store/store_walk.h"
 #include "eps/store/team.h"
 #include "proto/base/size.h"
+#include "proto/model/groups.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -97,6 +98,8 @@ struct optimizer_blocks checks_of(const struct store *store, uint32_t unit, uint
                                      .low = sums_at(store, PLAN_CHECKED_MASTER, block),
                                      .m = sums_at(store, PLAN_CHECKED_FIRST, block),
                                      .v = sums_at(store, PLAN_CHECKED_SECOND, block),
+                                     .m_scales = sums_at(store, PLAN_CHECKED_FIRST_SCALES, block),
+                                     .v_scales = sums_at(store, PLAN_CHECKED_SECOND_SCALES, block),
                                      .first = block,
                                      .damage = store->checks.damage};
 }
@@ -125,13 +128,38 @@ struct block_sum *checks_of_sum(const struct store *store, uint32_t unit, uint32
     return sums_at(store, PLAN_CHECKED_TIED, block + (lower ? store->checks.plan.n_tied : 0));
 }
 
-/* Element `at` of an own unit in one of the arrays that passes keep from step to step. */
+/* The same of a coded moment, or of one that stays in fp32 beside those. *each is 0 for scales of groups. */
+static const char *moment_at(const struct store *store, enum plan_checked array, uint32_t unit, uint64_t at,
+                             size_t *each)
+{
+    const struct parameters p = store_parameters(store, unit, at, 1, 0);
+    const bool first = array == PLAN_CHECKED_FIRST || array == PLAN_CHECKED_FIRST_SCALES;
+
+    *each = 0;
+    if (array >= PLAN_CHECKED_FIRST_SCALES)
+        return (const char *)(first ? p.coded.m_scales : p.coded.v_scales);
+    *each = p.coded.m ? 1 : sizeof(float);
+    if (p.coded.m)
+        return first ? (const char *)p.coded.m : (const char *)p.coded.v;
+    return (const char *)(first ? p.m : p.v);
+}
+
+/* Bytes of n elements; `each` as data_at's. */
+static size_t bytes_of(size_t n, size_t each)
+{
+    return each > 0 ? n * each : (n + MODEL_GROUP - 1) / MODEL_GROUP * sizeof(float);
+}
+
+/* Element `at` of an own unit, the first of a block, in one of the arrays that passes keep from step to step. NULL: the
+ * piece has no such array. */
 static const char *data_at(const struct store *store, enum plan_checked array, uint32_t unit, uint64_t at, size_t *each)
 {
     const uint64_t own_at = store->model->units[unit].trained_offset - store->own.trained_offset + at;
     const char *const weights = store->weights.base;
-    const size_t moment = number_bytes(store->options.moments);
 
+    if (store->coded.m && array >= PLAN_CHECKED_FIRST)
+        return moment_at(store, array, unit, at, each);
+    const size_t moment = number_bytes(store->options.moments);
     *each = array == PLAN_CHECKED_WEIGHTS || array == PLAN_CHECKED_REPLAY ? number_bytes(store->options.precision)
             : array == PLAN_CHECKED_MASTER                                ? sizeof *store->low
                                                                           : moment;
@@ -186,8 +214,8 @@ static void renew_range(void *data, size_t begin, size_t n)
     const struct renewal *const r = data;
 
     for (size_t at = begin; at < begin + n; at += TEAM_BLOCK)
-        r->sums[at / TEAM_BLOCK] = block_sum(r->store->kernel->blocks, r->data + at * r->each,
-                                             size_smaller(TEAM_BLOCK, begin + n - at) * r->each);
+        r->sums[at / TEAM_BLOCK] = block_sum(r->store->kernel->blocks, r->data + bytes_of(at, r->each),
+                                             bytes_of(size_smaller(TEAM_BLOCK, begin + n - at), r->each));
 }
 
 static void renew_fixed(struct store *store, uint32_t unit, uint64_t before)
@@ -206,12 +234,14 @@ static void renew_unit(struct store *store, uint32_t unit, uint64_t before)
 
     for (uint32_t slice = 0; slice < model_gradient_slices(&store->model->units[unit]); slice++)
         for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);)
-            for (enum plan_checked a = 0; a <= PLAN_CHECKED_SECOND; a++) {
+            for (enum plan_checked a = 0; a <= PLAN_CHECKED_SECOND_SCALES; a++) {
                 struct renewal r = {.store = store, .n = run.n};
                 r.sums = sums_at(store, a, block_at(store, run.piece, run.at));
                 if (!r.sums)
                     continue;
                 r.data = data_at(store, a, unit, run.at, &r.each);
+                if (!r.data)
+                    continue;
                 team_run(run.n, renew_range, &r);
             }
     renew_fixed(store, unit, before);
@@ -243,17 +273,17 @@ struct extent {
     enum plan_checked first, last;
 };
 
-static const struct extent everything = {PLAN_CHECKED_WEIGHTS, PLAN_CHECKED_SECOND};
+static const struct extent everything = {PLAN_CHECKED_WEIGHTS, PLAN_CHECKED_SECOND_SCALES};
 
 /* Checks a block in these arrays. Returns the bytes that it read. */
 static size_t arrays_check(const struct store *store, uint32_t unit, uint32_t piece, uint64_t at, size_t n,
                            struct extent of)
 {
-    static const enum optimizer_array arrays[] = {[PLAN_CHECKED_WEIGHTS] = OPTIMIZER_W,
-                                                  [PLAN_CHECKED_REPLAY] = OPTIMIZER_W,
-                                                  [PLAN_CHECKED_MASTER] = OPTIMIZER_LOW,
-                                                  [PLAN_CHECKED_FIRST] = OPTIMIZER_M,
-                                                  [PLAN_CHECKED_SECOND] = OPTIMIZER_V};
+    static const enum optimizer_array arrays[] = {
+        [PLAN_CHECKED_WEIGHTS] = OPTIMIZER_W,      [PLAN_CHECKED_REPLAY] = OPTIMIZER_W,
+        [PLAN_CHECKED_MASTER] = OPTIMIZER_LOW,     [PLAN_CHECKED_FIRST] = OPTIMIZER_M,
+        [PLAN_CHECKED_SECOND] = OPTIMIZER_V,       [PLAN_CHECKED_FIRST_SCALES] = OPTIMIZER_M,
+        [PLAN_CHECKED_SECOND_SCALES] = OPTIMIZER_V};
     const uint64_t block = block_at(store, piece, at);
     size_t bytes = 0;
 
@@ -263,9 +293,11 @@ static size_t arrays_check(const struct store *store, uint32_t unit, uint32_t pi
         if (!sum)
             continue;
         const char *const data = data_at(store, a, unit, at, &each);
-        if (!block_sum_equal(*sum, block_sum(store->kernel->blocks, data, n * each)))
+        if (!data)
+            continue;
+        if (!block_sum_equal(*sum, block_sum(store->kernel->blocks, data, bytes_of(n, each))))
             optimizer_note_damage(store->checks.damage, block, arrays[a]);
-        bytes += n * each;
+        bytes += bytes_of(n, each);
     }
     return bytes;
 }

@@ -9,6 +9,7 @@
 #include "eps/store/team.h"
 #include "proto/base/size.h"
 #include "proto/model/contribution.h"
+#include "proto/model/groups.h"
 #include "proto/model/model.h"
 
 #include <assert.h>
@@ -76,6 +77,8 @@ static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t 
 /* Elements decoded at a time: 2 KiB an array, so all arrays fit well inside the first-level cache. */
 enum { BLOCK = 512 };
 
+_Static_assert(BLOCK % MODEL_GROUP == 0 && TEAM_BLOCK % MODEL_GROUP == 0, "a view or range cuts no group");
+
 struct scratch {
     float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK];
     uint16_t high[BLOCK];
@@ -95,7 +98,7 @@ enum { WEIGHTS = 1, MOMENTS = 2, GRADIENT = 4, OLD_WEIGHTS = 8 };
 
 static unsigned moments_of(const struct parameters *p)
 {
-    return p->m || p->m16 ? MOMENTS : 0;
+    return p->m || p->m16 || p->coded.m ? MOMENTS : 0;
 }
 
 static bool is_plain(const struct gradient *g)
@@ -126,13 +129,14 @@ static const float *open_gradient(struct scratch *scratch, const struct call *ca
     return g;
 }
 
-/* Weights of 16 bits. */
-static void read_halves(float *w, const struct parameters *p, size_t at, size_t n)
+/* Coded moments from element `at` on, which is a group's first: views are of whole groups. */
+static struct coded_moments coded_from(const struct parameters *p, size_t at)
 {
-    if (p->low)
-        p->kernel->halves[p->type].join(w, p->high + at, p->low + at, n);
-    else
-        p->kernel->halves[p->type].widen(w, p->high + at, n);
+    const size_t group = at / MODEL_GROUP;
+
+    assert(at % MODEL_GROUP == 0);
+    return (struct coded_moments){p->coded.m + at, p->coded.v + at, p->coded.m_scales + group,
+                                  p->coded.v_scales + group};
 }
 
 /* From element `at` of the call, at most n elements. */
@@ -146,11 +150,15 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     if (what & (WEIGHTS | OLD_WEIGHTS) && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
     } else if (what & (WEIGHTS | OLD_WEIGHTS)) {
-        read_halves(scratch->w, p, at, view.n);
+        optimizer_read_halves(scratch->w, p, at, view.n);
         view.w = view.new_w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
         view.m = p->m + at, view.v = p->v ? p->v + at : NULL;
+    } else if (what & MOMENTS && p->coded.m) {
+        const struct coded_moments from = coded_from(p, at);
+        call->kernel->coded->decode(scratch->m, scratch->v, &from, view.n);
+        view.m = scratch->m, view.v = scratch->v;
     } else if (what & MOMENTS) {
         call->kernel->halves[NUMBER_BF16].widen(scratch->m, p->m16 + at, view.n);
         if (p->v16)
@@ -203,10 +211,14 @@ static void close_view(struct scratch *scratch, struct call *call, unsigned what
     }
     if (what & MOMENTS && !p->m) {
         const uint16_t *const random = draw(scratch, call->kernel, p->key, p->part, p->first + at, n);
-        if (p->v16)
+        if (p->coded.m) {
+            const struct coded_moments to = coded_from(p, at);
+            call->kernel->coded->encode(&to, scratch->m, scratch->v, random, n);
+        } else if (p->v16) {
             call->kernel->round_moments(p->m16 + at, p->v16 + at, scratch->m, scratch->v, random, n);
-        else
+        } else {
             call->kernel->halves[NUMBER_BF16].round(p->m16 + at, scratch->m, random, n);
+        }
     }
 }
 
@@ -218,9 +230,10 @@ struct checked {
     const void *data; /* the whole range's */
     size_t each;      /* bytes of an element */
     enum optimizer_array array;
+    size_t per; /* elements that have one number together */
 };
 
-enum { CHECKED = 6 };
+enum { CHECKED = 8 };
 
 /* The arrays that a pass reads, or writes in place. Of `what`, OLD_WEIGHTS are read alone. */
 static void list_checked(struct checked out[CHECKED], const struct call *call, unsigned what)
@@ -230,24 +243,43 @@ static void list_checked(struct checked out[CHECKED], const struct call *call, u
     const struct parameters *const p = call->p ? call->p : &none;
     const struct sums *const sums = call->sums;
     const unsigned weights = what & (WEIGHTS | OLD_WEIGHTS), moments = what & MOMENTS;
-    const size_t half = sizeof(uint16_t), whole = sizeof(float);
+    const size_t half = sizeof(uint16_t), whole = sizeof(float), code = 1;
+    const struct checked coded[] = {{b->m, moments ? p->coded.m : NULL, code, OPTIMIZER_M, 1},
+                                    {b->v, moments ? p->coded.v : NULL, code, OPTIMIZER_V, 1}},
+                         plain[] = {{b->m,
+                                     !moments ? NULL
+                                     : p->m   ? (void *)p->m
+                                              : p->m16,
+                                     p->m ? whole : half, OPTIMIZER_M, 1},
+                                    {b->v,
+                                     !moments ? NULL
+                                     : p->v   ? (void *)p->v
+                                              : p->v16,
+                                     p->v ? whole : half, OPTIMIZER_V, 1}};
 
-    out[0] = (struct checked){b->w, !weights ? NULL : p->w ? (void *)p->w : p->high, p->w ? whole : half, OPTIMIZER_W};
-    out[1] = (struct checked){b->low, weights ? p->low : NULL, half, OPTIMIZER_LOW};
-    out[2] = (struct checked){b->m, !moments ? NULL : p->m ? (void *)p->m : p->m16, p->m ? whole : half, OPTIMIZER_M};
-    out[3] = (struct checked){b->v, !moments ? NULL : p->v ? (void *)p->v : p->v16, p->v ? whole : half, OPTIMIZER_V};
-    out[4] = (struct checked){b->sum,
+    out[0] = (struct checked){b->w,
+                              !weights ? NULL
+                              : p->w   ? (void *)p->w
+                                       : p->high,
+                              p->w ? whole : half, OPTIMIZER_W, 1};
+    out[1] = (struct checked){b->low, weights ? p->low : NULL, half, OPTIMIZER_LOW, 1};
+    out[2] = p->coded.m ? coded[0] : plain[0];
+    out[3] = p->coded.m ? coded[1] : plain[1];
+    out[4] = (struct checked){b->m_scales, moments ? p->coded.m_scales : NULL, whole, OPTIMIZER_M, MODEL_GROUP};
+    out[5] = (struct checked){b->v_scales, moments ? p->coded.v_scales : NULL, whole, OPTIMIZER_V, MODEL_GROUP};
+    out[6] = (struct checked){b->sum,
                               !sums        ? NULL
                               : sums->half ? (void *)sums->half
                                            : sums->wide,
-                              sums && sums->half ? half : whole, OPTIMIZER_SUM};
-    out[5] = (struct checked){b->gradient, what & GRADIENT ? call->gradient->g : NULL,
-                              what & GRADIENT ? number_bytes(call->gradient->type) : 0, OPTIMIZER_GRADIENT};
+                              sums && sums->half ? half : whole, OPTIMIZER_SUM, 1};
+    out[7] = (struct checked){b->gradient, what & GRADIENT ? call->gradient->g : NULL,
+                              what & GRADIENT ? number_bytes(call->gradient->type) : 0, OPTIMIZER_GRADIENT, 1};
 }
 
 static struct block_sum sum_of(const struct call *call, const struct checked *c, size_t at, size_t n)
 {
-    return block_sum(call->kernel->blocks, (const char *)c->data + at * c->each, n * c->each);
+    return block_sum(call->kernel->blocks, (const char *)c->data + at / c->per * c->each,
+                     (n + c->per - 1) / c->per * c->each);
 }
 
 void optimizer_note_damage(uint64_t *damage, uint64_t block, enum optimizer_array array)
@@ -544,57 +576,4 @@ double optimizer_update_squares(const struct parameters *p, const struct hyper *
 
     assert(!hp->sgd);
     return sum_of_blocks(p->n, update_squares_range, &call) / (correction * correction);
-}
-
-/* ---- reading and writing ---------------------------------------------------------------------------------------- */
-
-void optimizer_read(const struct parameters *p, float *w, float *m, float *v)
-{
-    const size_t bytes = p->n * sizeof(float);
-
-    if (w && p->w)
-        memcpy(w, p->w, bytes);
-    else if (w)
-        read_halves(w, p, 0, p->n);
-    if (m && p->m)
-        memcpy(m, p->m, bytes);
-    else if (m)
-        p->kernel->halves[NUMBER_BF16].widen(m, p->m16, p->n);
-    if (v && p->v)
-        memcpy(v, p->v, bytes);
-    else if (v)
-        p->kernel->widen_v(v, p->v16, p->n);
-}
-
-/* The upper halves of split masters alone. */
-static void write_upper(const struct parameters *p, const float *w)
-{
-    int16_t low[BLOCK];
-
-    for (size_t at = 0, n; at < p->n; at += n) {
-        n = size_smaller(BLOCK, p->n - at);
-        p->kernel->halves[p->type].split(p->high + at, low, w + at, n);
-    }
-}
-
-void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v)
-{
-    const size_t bytes = p->n * sizeof(float);
-
-    if (w && p->w)
-        memcpy(p->w, w, bytes);
-    else if (w && p->low)
-        p->kernel->halves[p->type].split(p->high, p->low, w, p->n);
-    else if (w && p->is_upper)
-        write_upper(p, w);
-    else if (w)
-        p->kernel->halves[p->type].narrow(p->high, w, p->n);
-    if (m && p->m)
-        memcpy(p->m, m, bytes);
-    else if (m)
-        p->kernel->halves[NUMBER_BF16].narrow(p->m16, m, p->n);
-    if (v && p->v)
-        memcpy(p->v, v, bytes);
-    else if (v)
-        p->kernel->narrow_v(p->v16, v, p->n);
 }

@@ -32,9 +32,10 @@
  * fp32's range stays at its largest value.
  *
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
- * arithmetic and are encoded again: a split master exactly; 16-bit moments, weights without a master and sums
- * stochastically. Each element's random word is named by (seed, unit, its update, what it is, part, element), so that
- * its bits depend on no thread and no order. A step moves the weights by the moments before they are rounded.
+ * arithmetic and are encoded again: a split master exactly; 16-bit and coded moments (eps/store/coded_kernel.h),
+ * weights without a master and sums stochastically. Each element's random word is named by (seed, unit, its update,
+ * what it is, part, element), so that its bits depend on no thread and no order. A step moves the weights by the
+ * moments before they are rounded.
  *
  * SGD is torch.optim.SGD without dampening, its weight decay a part of the gradient. m is its momentum, and v is not
  * there; without momentum m is not either. c = 1 - momentum, as above:
@@ -56,6 +57,7 @@
 #ifndef EPS_STORE_OPTIMIZER_H
 #define EPS_STORE_OPTIMIZER_H
 
+#include "eps/store/coded_kernel.h"
 #include "proto/base/block_sum.h"
 #include "proto/base/number.h"
 #include "proto/base/random.h"
@@ -84,6 +86,7 @@ const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 struct optimizer_blocks {
     struct block_sum *w, *new_w; /* of `w` or `high`; of where new ones are written, which may be the same */
     struct block_sum *low, *m, *v;
+    struct block_sum *m_scales, *v_scales; /* of coded moments; m and v: of their codes */
     struct block_sum *sum;      /* in optimizer_sum: of the sum */
     struct block_sum *gradient; /* of a gradient that is a sum */
     uint64_t first;             /* number of the first block */
@@ -115,7 +118,8 @@ struct parameters {
     uint16_t *new_high;           /* those of 16 bits, likewise */
     float *m, *v;                 /* moments in fp32; NULL if they have 16 bits, or are not there */
     uint16_t *m16, *v16;          /* 16-bit moments: bf16; 8 + 8 bits */
-    struct random_key key;        /* for rounding 16-bit moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
+    struct coded_moments coded;   /* coded ones, where the parameters begin with a group's first; AdamA's alone */
+    struct random_key key;        /* for rounding moments: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
     struct random_key update_key; /* for rounding weights without a master: the same of RANDOM_UPDATE */
     uint64_t part;                /* or whatever else tells the folds of one update apart */
     uint64_t first;               /* index of the first parameter in its unit */
@@ -166,8 +170,11 @@ double optimizer_squares(const struct optimizer_kernel *kernel, const void *g, e
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
 /* Decode and encode those of w, m and v that are not NULL; serial. Each value is rounded once, without random bits:
- * 16-bit moments to nearest; high without low to nearest, ties to even, or as in a split if is_upper. */
+ * 16-bit moments to nearest; high without low to nearest, ties to even, or as in a split if is_upper. Coded moments are
+ * read, both or none, but not written (asserted). */
 void optimizer_read(const struct parameters *p, float *w, float *m, float *v);
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v);
+/* Weights of 16 bits from element `at` on, n of them; serial. */
+void optimizer_read_halves(float *w, const struct parameters *p, size_t at, size_t n);
 
 #endif

@@ -435,8 +435,11 @@ static void draw(uint16_t *random, struct random_key key, uint64_t row, uint64_t
 #define NAME(isa)      NAME_OF(isa)
 #define BLOCKS_OF(isa) block_sum_kernel_##isa
 #define BLOCKS(isa)    BLOCKS_OF(isa)
+#define CODED_OF(isa)  coded_kernel_##isa
+#define CODED(isa)     CODED_OF(isa)
 const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .blocks = &BLOCKS(KERNEL_ISA),
+    .coded = &CODED(KERNEL_ISA),
     .is_finite = is_finite,
     .fold = fold,
     .update = update,

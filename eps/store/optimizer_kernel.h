@@ -6,6 +6,7 @@
 #ifndef EPS_STORE_OPTIMIZER_KERNEL_H
 #define EPS_STORE_OPTIMIZER_KERNEL_H
 
+#include "eps/store/coded_kernel.h"
 #include "proto/base/block_sum.h"
 #include "proto/base/number.h"
 #include "proto/base/random.h"
@@ -23,7 +24,8 @@ struct optimizer_constants {
 };
 
 struct optimizer_kernel {
-    const struct block_sum_kernel *blocks; /* of the same instruction set */
+    const struct block_sum_kernel *blocks; /* these two: of the same instruction set */
+    const struct coded_kernel *coded;
     bool (*is_finite)(const float *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first);

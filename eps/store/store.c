@@ -7,6 +7,7 @@
 
 #include "eps/store/checks.h"
 #include "eps/store/memory.h"
+#include "eps/store/moments.h"
 #include "eps/store/norms.h"
 #include "eps/store/rewire.h"
 #include "eps/store/store_files.h"
@@ -14,6 +15,7 @@
 #include "eps/store/team.h"
 #include "proto/base/random.h"
 #include "proto/model/norms.h"
+#include "proto/plan/memory/coded.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/files.h"
 #include "proto/plan/memory/host.h"
@@ -107,12 +109,14 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
         p.low = store->low + at;
     if (store->options.no_master)
         p.update_key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_UPDATE);
-    if (store->m)
+    if (store->coded.m && n > 0)
+        moments_find(&p, store, unit, first, n);
+    else if (store->m)
         p.m = store->m + at, p.v = store->v ? store->v + at : NULL;
-    if (store->m16) {
+    if (store->m16)
         p.m16 = store->m16 + at, p.v16 = store->v16 ? store->v16 + at : NULL;
+    if (p.m16 || p.coded.m)
         p.key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_MOMENTS);
-    }
     return p;
 }
 
@@ -168,6 +172,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     const struct plan_own *own = &store->own;
     const uint64_t n = own->trained_n;
     const struct plan_goal goal = store_goal(o);
+    const uint64_t moment = plan_moment_bytes(store->model, own, o->moments);
     void *low, *m, *v, *held, *tied, *accumulators, *norms;
     const struct {
         void **out;
@@ -177,8 +182,8 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
     } blocks[] = {
         {&low, LEDGER_MASTER, o->precision != NUMBER_FP32 && !o->no_master ? n * sizeof *store->low : 0,
          "low halves of the weights"},
-        {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? n * number_bytes(o->moments) : 0, "first moments"},
-        {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? n * number_bytes(o->moments) : 0, "second moments"},
+        {&m, LEDGER_FIRST_MOMENT, plan_moments(&goal) > 0 ? moment : 0, "first moments"},
+        {&v, LEDGER_SECOND_MOMENT, plan_moments(&goal) > 1 ? moment : 0, "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * number_bytes(o->sums) : 0, "gradient's sum (--commit fenced)"},
         {&tied, LEDGER_TIED, plan_tied_bytes(own, &goal), "sums of tied weights"},
         {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
@@ -219,12 +224,14 @@ static int store_take_tables(struct store *store, struct error *err)
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->late = take_table(store, model->n_pieces, sizeof *store->late);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
+    if (store->options.moments == NUMBER_CODED)
+        store->moment_places = take_table(store, model->n_pieces, sizeof *store->moment_places);
     if (store->options.replay)
         store->current = take_table(store, model->n_units, sizeof *store->current);
     store->files = calloc(1, sizeof *store->files);
     if (store->files && store_files_init(store->files, store, err) == 0 &&
         store_files_reserve(store->files, err) == 0) {
-        plan_host_files(&files, model, store_moments(store));
+        plan_host_files(&files, model, store_moments(store), store->options.moments);
         store_note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
     if (checks_init(store) != 0)
@@ -238,7 +245,7 @@ static int store_take_tables(struct store *store, struct error *err)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->late || !store->accumulator_unit || !store->files ||
         !store->files->moments_runs || (has_run && !store->run) || (rewire_bytes > 0 && !store->rewiring.room) ||
-        (store->options.replay && !store->current))
+        (store->options.moments == NUMBER_CODED && !store->moment_places) || (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -298,8 +305,12 @@ static int store_touch(const struct store *store, struct error *err)
                 if (!store_owns(store, u))
                     continue;
                 store_zero(store, store->low, sizeof *store->low, at, run.n);
-                store_zero(store, store->m, sizeof *store->m, at, run.n);
-                store_zero(store, store->v, sizeof *store->v, at, run.n);
+                if (store->coded.m) {
+                    moments_touch(store, u, &model->pieces[run.piece], run.at, run.n);
+                } else {
+                    store_zero(store, store->m, sizeof *store->m, at, run.n);
+                    store_zero(store, store->v, sizeof *store->v, at, run.n);
+                }
                 store_zero(store, store->m16, sizeof *store->m16, at, run.n);
                 store_zero(store, store->v16, sizeof *store->v16, at, run.n);
                 store_zero(store, store->held16, sizeof *store->held16, at, run.n);
@@ -366,6 +377,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
     assert(!options->replay || (options->train && !options->fenced && !options->folded));
     assert(options->sums == NUMBER_FP32 || (options->sums == NUMBER_BF16 && options->fenced));
     assert(!options->no_master || (options->precision != NUMBER_FP32 && options->train));
+    assert(options->moments != NUMBER_CODED || (!options->sgd && model->sparse.keep == 0));
     assert(!options->sgd || (options->clip_update == 0 && (!options->nesterov || options->momentum > 0)));
     assert(options->n_own == 0 || options->n_own == model->n_units || options->replay || options->fenced);
     *store = (struct store){.model = model,
@@ -388,6 +400,8 @@ int store_init(struct store *store, const struct model *model, const struct stor
     }
     if (options->train)
         place_sums(store);
+    if (options->train && options->moments == NUMBER_CODED)
+        moments_place(store, store->m, store->v);
     rc = store_touch(store, err);
     if (rc != 0)
         store_free(store);
@@ -413,6 +427,7 @@ void store_free(struct store *store)
     free(store->sums);
     free(store->updates);
     free(store->late);
+    free(store->moment_places);
     free(store->rewiring.room);
     free(store->run);
     if (store->files)

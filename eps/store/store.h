@@ -10,8 +10,9 @@
  *   LEDGER_MASTER         2, in 16 bits and training the low halves of the split master (proto/base/number.h), if there
  *                         is
  *                                             one: without a master, updates round the relayed weights stochastically
- *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum
- *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD
+ *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training, unless by SGD without momentum; coded, in matrices of blocks, 1
+ *                                             and 4 for each group (proto/plan/memory/coded.h)
+ *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training, unless by SGD; coded as the first
  *   LEDGER_SUM            4, or 2 in bf16     training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4, or 2 in bf16     training: own tied units alone, each as model_rounded. Fenced, in several
@@ -21,13 +22,13 @@
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_CHECKSUMS      training, if memory is checked: eps/store/checks.h
  *   LEDGER_NORMS          training, if own units remember norms of gradients: eps/store/norms.h
- *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, 4 per
- *                         accumulator; plan_rewire; in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES
- *                         unless all is fp32 without a base
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, by SGD 8, with 16-bit momentum 6, without momentum 4; without a
- * master 2 less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and so do frozen tensors: in bf16
- * these weights are the file's, rounded to nearest. With a base, frozen tensors have its bytes (proto/base/form.h):
- * they are coded while they are loaded or drawn, and decoded when they are saved.
+ *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 8 per piece, with
+ *                         coded moments 16 more, 4 per accumulator; plan_rewire; in training, for files:
+ *                         plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32 without a base
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, with coded ones 6 + 8 / 64, by SGD 8, with 16-bit momentum 6,
+ * without momentum 4; without a master 2 less; fenced 4 or 2 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
+ * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest. With a base, frozen tensors have its
+ * bytes (proto/base/form.h): they are coded while they are loaded or drawn, and decoded when they are saved.
  *
  * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
  * halves, moments, norms and sums of these alone; it folds and updates no others. It has a copy of the weights of the
@@ -85,7 +86,7 @@ struct checks {
 
 struct store_options {
     bool train;                          /* there are moments and sums; else weights alone */
-    enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
+    enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16 bits; or coded */
     bool sgd, nesterov;                  /* as in struct plan_goal */
     double momentum;                     /* as in struct plan_goal */
     enum form base;                      /* FORM_VALUES: no piece of the model is coded */
@@ -99,7 +100,7 @@ struct store_options {
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;           /* MEMORY_... that the log has reported already */
     uint32_t n_accumulators; /* 0 unless several parts are summed (plan_sums_parts), eager */
-    uint64_t seed;           /* for rounding 16-bit moments, and for tensors that store_load draws */
+    uint64_t seed;           /* for rounding moments, and for tensors that store_load draws */
     const char *thawed;    /* patterns of tensors whose moments store_load_moments may lack: they begin now. Borrowed */
     bool draws_head;       /* files may lack a classifier's head: weights_open_base */
     struct pieces *pieces; /* count store_init, store_draw and the loads; NULL: uncounted. Borrowed */
@@ -121,6 +122,10 @@ struct store {
     uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
     int16_t *low;        /* (own.trained_n) low halves of a split master; NULL if there is none */
     float *m, *v;        /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
+    /* Codes and scales of coded moments; then m and v have the others, and own all. m NULL: none are coded. Where each
+     * piece's are: (n_pieces) eps/store/moments.h. */
+    struct coded_moments coded;
+    struct moments_place *moment_places;
     uint16_t *m16, *v16; /* (own.trained_n) each, 16-bit moments; else NULL */
     float *held;         /* (own.trained_n) fenced: the sum of the contributions, in fp32; else NULL */
     uint16_t *held16;    /* the same in bf16 */
@@ -180,11 +185,12 @@ int store_load_places(struct store *store, const struct file *from, struct reser
 /* Reads the moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/file/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor
  * exactly once, of SGD "m.NAME" if it has momentum, as F32 or in 16 bits (checkpoint_moment_type), with the tensor's
- * shape, of sparse ones as vectors, those of the own units finite, v not negative, and "updates". Tensors of options.thawed may have no moment, if they
- * have had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of units whose
- * tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. F32 ones that
- * become 16-bit moments are rounded to nearest, which is exact if they were such moments. -ENOMEM. The store trains
- * (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
+ * shape, of sparse ones as vectors, those of the own units finite, v not negative, and "updates". Coded ones it has as
+ * codes and scales, which are taken as they are; no other form becomes coded. Tensors of options.thawed may have no
+ * moment, if they have had no update: theirs stay zero. It may hold norms (norms_load) of all maps, of all but those of
+ * units whose tensors all thaw now, or of none: what is missing begins at 0. -EINVAL, by name, for anything else. F32
+ * ones that become 16-bit moments are rounded to nearest, which is exact if they were such moments. -ENOMEM. The store
+ * trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: the weights before its last update (with replay, if it has
@@ -198,6 +204,7 @@ static inline struct plan_goal store_goal(const struct store_options *o)
                               .nesterov = o->nesterov,
                               .momentum = o->momentum,
                               .precision = o->precision,
+                              .moments = o->moments,
                               .no_master = o->no_master,
                               .checks_memory = o->checks_memory,
                               .fenced = o->fenced,
@@ -268,9 +275,10 @@ struct store_codes store_codes(const struct store *store, uint32_t unit, const s
 /* n elements of a unit, from this one on, all of one piece or none of them coded, as fp32. */
 void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t n, float *out);
 
-/* n parameters of a unit, from its element `first` on, all trained, all frozen in the job's type, or all of one piece
- * in bf16; other coded ones have no parameters (asserted). part: as in struct parameters. Frozen ones, another host's,
- * and those of an evaluation have no moments, and no low halves in bf16. */
+/* n parameters of a unit, from its element `first` on, all trained (with coded moments, or beside some, of one piece:
+ * eps/store/moments.h), all frozen in the job's type, or all of one piece in bf16; other coded ones have no parameters
+ * (asserted). part: as in struct parameters. Frozen ones, another host's, and those of an evaluation have no moments,
+ * and no low halves in bf16. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint64_t part);
 
 /* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.

@@ -5,6 +5,7 @@
 #include "eps/store/store.h"
 
 #include "eps/store/checks.h"
+#include "eps/store/moments.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
 #include "eps/store/store_code.h"
@@ -290,7 +291,7 @@ static int store_file_compare(const struct store *store, uint32_t unit, const st
 struct loading {
     struct store *store;
     struct places places;
-    bool *seen; /* (2 * n_tensors) moments found so far, m first */
+    unsigned char *seen; /* (2 * n_tensors) parts of moments found so far, m first */
 };
 
 /* Reads all pieces of a tensor that are kept here; of a moment those in own units. */
@@ -390,16 +391,15 @@ int store_load(struct store *store, const struct file *files, unsigned n_files, 
     return rc;
 }
 
-/* "m.NAME" or "v.NAME". */
+/* "m.NAME" or "v.NAME", or a part of these. */
 static int load_moment(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = loading->store->model;
     const bool second = entry->name[0] == 'v';
-    const struct model_tensor *tensor = NULL;
+    enum checkpoint_part part;
+    const struct model_tensor *const tensor = checkpoint_moment_tensor(&part, model, entry->name);
     char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
 
-    if ((entry->name[0] == 'm' || second) && entry->name[1] == '.')
-        tensor = model_find(model, entry->name + 2);
     if (!tensor)
         return error_set(err, -EINVAL, "%s is no moment of this model; are these another model's moments?",
                          entry->name);
@@ -414,16 +414,24 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     const uint64_t *const shape = piece->dense > 0 ? &piece->n : tensor->shape;
     const uint32_t n_dims = piece->dense > 0 ? 1 : tensor->n_dims;
     /* Each is required once: two entries of one name could differ. */
-    bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
+    unsigned char *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
+    const bool coded = checkpoint_is_coded(tensor, loading->store->options.moments);
+    if (coded != (part != CHECKPOINT_WHOLE))
+        return error_set(err, -EINVAL,
+                         "%s is %s, and this run's is %s: its moments stay as they were begun, --moments %s",
+                         entry->name, coded ? entry->dtype : "a part of a coded moment", coded ? "coded" : "not",
+                         coded ? "fp32 or bf16" : "coded");
+    if (*seen & part)
+        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+    *seen = (unsigned char)(*seen | part);
+    if (coded)
+        return moments_load(loading->store, loading->places.first_piece[index], entry, err);
     if (entry->n_dims != n_dims || entry->shape[0] != shape[0] || (n_dims > 1 && entry->shape[1] != shape[1]))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
                          weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, n_dims));
     if (entry->type != SAFETENSORS_F32 && entry->type != checkpoint_moment_type(NUMBER_BF16, second))
         return error_set(err, -EINVAL, "%s is %s; such moments are F32 or %s", entry->name, entry->dtype,
                          second ? "U16" : "BF16");
-    if (*seen)
-        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
-    *seen = true;
     return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
@@ -487,11 +495,17 @@ static int check_all_moments(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
 
-    for (uint32_t i = 0; i < store_moments(loading->store) * model->n_tensors; i++)
-        if (!loading->seen[i] && !model->tensors[i % model->n_tensors].frozen &&
-            !begins_now(loading, i % model->n_tensors))
-            return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",
-                             i < model->n_tensors ? 'm' : 'v', model->tensors[i % model->n_tensors].name);
+    for (uint32_t i = 0; i < store_moments(loading->store) * model->n_tensors; i++) {
+        const struct model_tensor *tensor = &model->tensors[i % model->n_tensors];
+        const bool coded = checkpoint_is_coded(tensor, loading->store->options.moments);
+        const unsigned lacks = (coded ? CHECKPOINT_CODED : CHECKPOINT_WHOLE) & ~(unsigned)loading->seen[i];
+        if (lacks && !tensor->frozen && !begins_now(loading, i % model->n_tensors))
+            return error_set(err, -EINVAL, "%c.%s%s is missing; are these another model's moments?",
+                             i < model->n_tensors ? 'm' : 'v', tensor->name,
+                             lacks & CHECKPOINT_OF_CODES    ? CHECKPOINT_CODES
+                             : lacks & CHECKPOINT_OF_SCALES ? CHECKPOINT_SCALES
+                                                            : "");
+    }
     return 0;
 }
 

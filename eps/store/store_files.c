@@ -7,6 +7,7 @@
 #include "eps/store/store_files.h"
 
 #include "eps/store/checks.h"
+#include "eps/store/moments.h"
 #include "eps/store/norms.h"
 #include "eps/store/sparse.h"
 #include "proto/model/file/checkpoint_layout.h"
@@ -42,7 +43,7 @@ int store_files_reserve(struct store_files *files, struct error *err)
     const struct model *model = files->store->model;
     struct plan_host_files plan;
 
-    plan_host_files(&plan, model, store_moments(files->store));
+    plan_host_files(&plan, model, store_moments(files->store), files->store->options.moments);
     assert(files->weights.header_bytes <= plan.weights_header && files->moments.header_bytes <= plan.moments_header);
     char *const weights = realloc(files->weights.header, plan.weights_header);
     files->weights.header = weights ? weights : files->weights.header;
@@ -164,7 +165,9 @@ enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 /* Bytes of an element in the file. */
 static size_t store_files_each(const struct store_files *files, enum array array)
 {
-    return array == WEIGHTS ? sizeof(float) : number_bytes(files->store->options.moments);
+    const enum number_type moments = files->store->options.moments;
+
+    return array == WEIGHTS || moments == NUMBER_CODED ? sizeof(float) : number_bytes(moments);
 }
 
 /* Up to n elements of one array as the file has them, from the unit's element `first` on: weights as fp32, in place or in
@@ -254,6 +257,36 @@ static uint64_t store_files_offset_of(const struct store_files *files, enum arra
     return files->moments.offsets[checkpoint_moment(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
+/* Where moments are coded: each piece by itself, as memory has them, whole: codes and scales, or fp32. */
+static int write_coded(const struct store_files *files, uint32_t unit, bool second, struct error *err)
+{
+    const struct store *store = files->store;
+    const struct model *model = store->model;
+    const struct model_unit *u = &model->units[unit];
+    const enum array array = second ? SECOND_MOMENT : FIRST_MOMENT;
+    const struct target to = moments_target(files);
+    int rc = 0;
+
+    for (uint32_t p = u->first_piece; rc == 0 && p < u->first_piece + u->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (model->tensors[piece->tensor].frozen)
+            continue;
+        const uint64_t at = store_files_offset_of(files, array, piece);
+        if (!model->tensors[piece->tensor].grouped) {
+            rc = store_files_write_values(files, unit, array, piece->offset, piece->offset + piece->n, at, err);
+            continue;
+        }
+        const struct moments_bytes scales = moments_scales(store, p, second), codes = moments_codes(store, p, second);
+        rc = write_runs(&to, scales.base, scales.bytes, at, err);
+        if (rc == 0)
+            rc =
+                write_runs(&to, codes.base, codes.bytes,
+                           files->moments.offsets[checkpoint_codes(model, store_moments(store), second, piece->tensor)],
+                           err);
+    }
+    return rc;
+}
+
 /* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained,
  * frozen and coded ones have different forms. */
 static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
@@ -286,6 +319,13 @@ static int write_array(const struct store_files *files, uint32_t unit, enum arra
         end = piece->offset + piece->n;
     }
     return rc != 0 ? rc : store_files_write_values(files, unit, array, begin, end, offset, err);
+}
+
+static int write_moments(const struct store_files *files, uint32_t unit, bool second, struct error *err)
+{
+    return files->store->options.moments == NUMBER_CODED
+               ? write_coded(files, unit, second, err)
+               : write_array(files, unit, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
 /* Frozen tensors count 0 in the file, whatever the unit has. */
@@ -359,9 +399,9 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
     int rc = write_array(files, unit, WEIGHTS, err);
     if (has_moments(files)) {
         if (rc == 0 && store_moments(files->store) > 0)
-            rc = write_array(files, unit, FIRST_MOMENT, err);
+            rc = write_moments(files, unit, false, err);
         if (rc == 0 && store_moments(files->store) > 1)
-            rc = write_array(files, unit, SECOND_MOMENT, err);
+            rc = write_moments(files, unit, true, err);
         if (rc == 0)
             rc = write_norms(files, unit, err);
         if (rc == 0)

@@ -198,4 +198,8 @@ static inline uint16_t number_to_v16_stochastic(float v, uint32_t random)
     return (uint16_t)(rounded < 0xff00u ? rounded : 0xfeffu);
 }
 
+/* A form of moments alone: 8 bits each, by groups (proto/model/groups.h). It is no type of one number, so no array by
+ * type has it, and number_bytes and number_name do not know it. */
+#define NUMBER_CODED ((enum number_type)NUMBER_TYPES)
+
 #endif

@@ -3,6 +3,7 @@
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"
+#include "proto/model/groups.h"
 #include "proto/operation/operation.h"
 
 #include <errno.h>
@@ -103,10 +104,25 @@ static void size_unit(struct model *m, struct model_unit *unit, struct model_bas
     unit->n_relayed = unit->coded_bytes > 0 ? model_rounded(n[VALUES]) : n[VALUES];
 }
 
+/* Trained matrices of blocks, whole in their unit. */
+static void group_pieces(struct model *m, const struct model_unit *unit)
+{
+    const struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
+
+    for (const struct model_piece *p = first; p < end; p++) {
+        struct model_tensor *const t = &m->tensors[p->tensor];
+        t->grouped = !t->frozen && p->dense == 0 && p->n == t->n && is_matrix(m, unit, p) &&
+                     model_runs_in_blocks(m, unit->program);
+        t->n_groups = t->grouped ? model_parts_before(p, p->offset + p->n - 1, MODEL_GROUP) + 1 : 0;
+        t->group_rank = t->grouped ? m->n_grouped++ : 0;
+    }
+}
+
 /* Sets what follows from which of the unit's pieces are frozen, and their forms. */
 static void divide_unit(struct model *m, struct model_unit *unit, struct model_base base)
 {
     size_unit(m, unit, base);
+    group_pieces(m, unit);
     unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
     unit->offset = m->segment_n, unit->coded_offset = m->segment_coded;
     m->segment_n += model_rounded(unit->n_relayed), m->segment_coded += unit->coded_bytes;
@@ -163,6 +179,7 @@ void model_divide(struct model *m, struct model_base base)
     m->segment_n = m->segment_coded = m->replay_n = 0;
     m->n_trained = m->trained_n = m->largest_trained = m->largest_unit = 0;
     m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = m->n_sparse = 0;
+    m->n_grouped = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;
     for (uint32_t u = 0; u < m->n_units; u++)

@@ -47,6 +47,11 @@ struct model_tensor {
     bool saved;       /* in checkpoints: all, or of a model with adapters what its base does not hold */
     uint32_t place;   /* index among the saved tensors, if it is saved */
     uint32_t rank;    /* index among the trained tensors, if it is trained */
+    /* Moments that are coded are coded by groups (proto/model/groups.h) where it is true: how many groups it has, and
+     * its index among such tensors. */
+    bool grouped;
+    uint64_t n_groups;
+    uint32_t group_rank;
     enum model_init init;
     /* Standard deviation for MODEL_INIT_NORMAL; MODEL_INIT_UNIFORM: the largest; MODEL_INIT_CONSTANT: each element;
      * MODEL_INIT_LOG_UNIFORM, MODEL_INIT_STEP: the largest number, and `least` the smallest. */
@@ -243,6 +248,7 @@ struct model {
     /* Elements of the trained tensors: all of them; with each unit's padding; the most in one unit. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
+    uint32_t n_grouped;                         /* tensors */
     uint32_t n_saved;                           /* tensors in checkpoints */
     uint32_t n_slices;                          /* slices of all units */
     uint32_t n_sparse;                          /* pieces that are sparse, each a whole tensor */

@@ -50,7 +50,7 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
         }
     for (unsigned change = NARROWER_MOMENTS; change <= (NARROWER_MOMENTS | NARROWER_PRECISION); change++) {
         const bool moments = change & NARROWER_MOMENTS, precision = change & NARROWER_PRECISION;
-        if ((moments && goal->moments == NUMBER_BF16) || (precision && goal->precision != NUMBER_FP32) || n-- > 0)
+        if ((moments && goal->moments != NUMBER_FP32) || (precision && goal->precision != NUMBER_FP32) || n-- > 0)
             continue;
         out->goal.moments = moments ? NUMBER_BF16 : goal->moments;
         out->goal.precision = precision ? NUMBER_BF16 : goal->precision;
@@ -128,7 +128,7 @@ static bool find_lighter_updates(struct error *err, const struct plan_fit_asked 
     for (unsigned change = 1; asked->goal.purpose == PLAN_TRAIN && change < 4; change++) {
         const bool narrow = change & 1, eager = change & 2 && asked->goal.precision != NUMBER_FP16;
         struct plan_host_setting setting = fit->setting;
-        if ((narrow && setting.goal.moments == NUMBER_BF16) || (eager && !setting.goal.fenced) || (!narrow && !eager))
+        if ((narrow && setting.goal.moments != NUMBER_FP32) || (eager && !setting.goal.fenced) || (!narrow && !eager))
             continue;
         setting.goal.moments = narrow ? NUMBER_BF16 : setting.goal.moments;
         setting.goal.fenced = !eager && setting.goal.fenced;

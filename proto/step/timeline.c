@@ -221,7 +221,7 @@ static void set_updated(struct timeline *t, uint32_t unit)
 static void timeline_update(struct timeline *t, uint32_t unit)
 {
     const struct model_unit *u = &t->worker.model.units[unit];
-    const double bytes = plan_work_update(t->s->host, u).update;
+    const double bytes = plan_work_update(t->s->host, &t->worker.model, u).update;
 
     const struct plan_task task = task_of(t, unit, (double)u->n_trained, bytes, true);
 
@@ -329,7 +329,8 @@ static int timeline_contribute(void *context, uint32_t of_visit, uint32_t part, 
 
     (void)part, (void)slice, (void)slot;
     t->tasks[send_mail(t, &t->given)] =
-        task_of(t, unit, (double)of->n * t->contributions, plan_work_update(t->s->host, u).fold, false);
+        task_of(t, unit, (double)of->n * t->contributions,
+                plan_work_update(t->s->host, &t->worker.model, u).fold, false);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
     return timeline_verdict(t);
 }

@@ -54,7 +54,7 @@ void message_goal_fields(struct wire *w, struct plan_goal *goal)
     goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);
     goal->precision = message_number_field(w, goal->precision);
     goal->base = wire_choice(w, goal->base, FORM_VALUES, FORM_NF4);
-    goal->moments = message_number_field(w, goal->moments);
+    goal->moments = wire_choice(w, goal->moments, NUMBER_FP32, NUMBER_CODED);
     goal->grad = message_number_field(w, goal->grad);
     message_commit_field(w, &goal->fenced, &goal->folded);
     wire_flag(w, &goal->adamw);

@@ -555,6 +555,8 @@ static const struct {
     {"--device cuda --model gpt2 --batch 8 --seq 256 --precision fp32 --optimizer sgd --momentum 0 --grad-dtype fp32",
      {"--grad-dtype bf16"}},
     {"--device cuda --model gpt2 --batch 8 --seq 1024 --grad-dtype bf16 --master none", {"--moments bf16"}}, /* all */
+    {"--device cuda --model gpt2-medium --batch 8 --seq 1024 --grad-dtype bf16", /* fewer embeddings */
+     {"--moments bf16", "--moments coded", "--master none", "--state bf16"}},
     {"--device cuda --model gpt2 --batch 8 --seq 1024 --state bf16", {NULL}}, /* it is narrow */
     {"--device cuda --model gpt2 --batch 128 --seq 1024", {NULL}},            /* computing binds */
     {"--device cpu --model gpt2 --batch 1 --seq 16", {NULL}}, /* nothing overlaps, so no one thing binds */

@@ -24,7 +24,7 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 24 };
+enum { ROUNDS = 15, ROWS = 25 };
 
 struct arrays {
     float *w, *m, *v, *g;
@@ -125,6 +125,21 @@ static void step_narrow(struct arrays *a)
 {
     const struct parameters p = bench_optimizer_parameters_of(a, true, true);
 
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+/* Coded moments: codes, then scales, in the memory of 16-bit ones. */
+static struct coded_moments bench_optimizer_coded(const struct arrays *a)
+{
+    return (struct coded_moments){(int8_t *)a->m16, (uint8_t *)a->v16, (float *)(void *)(a->m16 + a->n / 2),
+                                  (float *)(void *)(a->v16 + a->n / 2)};
+}
+
+static void step_coded(struct arrays *a)
+{
+    struct parameters p = bench_optimizer_parameters_of(a, true, true);
+
+    p.m16 = p.v16 = NULL, p.coded = bench_optimizer_coded(a);
     optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
 
@@ -263,6 +278,7 @@ static const struct {
     {"step: split master", step_split, 28},
     {"  and 16-bit moments", step_narrow, 20},
     {"  and bf16 gradient", step_narrowest, 18},
+    {"  coded moments", step_coded, 16},
     {"  and no master", step_rounded, 14},
     {"checked: fused step", step_checked, 28},
     {"checked: split master", step_split_checked, 28},
@@ -307,7 +323,7 @@ static void fill_range(void *data, size_t begin, size_t n)
 
 /* ---- cache-resident --------------------------------------------------------------------------------------------- */
 
-enum { CACHED = 16 << 10, PASSES = 16, UNTOUCHED_STEPS = 2000, CACHED_ROWS = 12, ISAS = 2 };
+enum { CACHED = 16 << 10, PASSES = 16, UNTOUCHED_STEPS = 2000, CACHED_ROWS = 14, ISAS = 2 };
 
 static const struct {
     const char *name;
@@ -320,11 +336,13 @@ static const struct {
     {"step: split master", step_split, false},
     {"  and 16-bit moments", step_narrow, false},
     {"  and bf16 gradient", step_narrowest, false},
+    {"  coded moments", step_coded, false},
     {"  and no master", step_rounded, false},
     {"SGD: fused step", step_sgd, false},
     {"  Nesterov's", step_nesterov, false},
     {"zero gradient: AdamW", bench_optimizer_step, true},
     {"  16-bit moments", step_narrow, true},
+    {"  coded moments", step_coded, true},
     {"  SGD", step_sgd_undecayed, true},
 };
 

@@ -104,6 +104,11 @@ const char *text_number(enum eps_number number)
     return number == EPS_BF16 ? "bf16" : number == EPS_FP16 ? "fp16" : "fp32";
 }
 
+const char *text_moments(enum eps_moments moments)
+{
+    return moments == EPS_MOMENTS_BF16 ? "bf16" : moments == EPS_MOMENTS_CODED ? "coded" : "fp32";
+}
+
 const char *text_master(enum eps_master master)
 {
     return master == EPS_MASTER_NONE ? " without a master" : "";

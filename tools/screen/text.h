@@ -22,6 +22,7 @@ const char *text_row(const struct eps_plan *plan);
 
 /* "fp32", "bf16", "fp16", of resolved options. */
 const char *text_number(enum eps_number number);
+const char *text_moments(enum eps_moments moments);
 /* " without a master"; "" with one. */
 const char *text_master(enum eps_master master);
 

@@ -6,7 +6,9 @@
  *                          config is then base_config.json
  *   optimizer.safetensors  "m.NAME" and "v.NAME" for each tensor, and "updates" (I64, one for each tensor in the model's
  *                          order): Adam's moments, and its t; of SGD "m.NAME" alone, its momentum, or neither. Moments
- *                          are F32; of 16 bits BF16, and v U16 (number_from_v16; earlier files have F32). Then
+ *                          are F32; of 16 bits BF16, and v U16 (number_from_v16; earlier files have F32); coded ones
+ *                          (proto/model/groups.h) are "m.NAME.scales" and "v.NAME.scales" (F32, one for each group),
+ *                          and, last in the file, "m.NAME.codes" (I8) and "v.NAME.codes" (U8). Then
  *                          "norms.NAME" (BF16, one for each token of the training data) of each matrix whose
  *                          gradient is sampled by remembered norms. Of sparse weights (proto/model/sparse.h) moments
  *                          are vectors, beside "places.NAME" (U32) of each tensor, a bit for each element in rows of

@@ -116,6 +116,12 @@ uint64_t checkpoint_count_places(const struct model *model)
     return (model->sparse.keep > 0) + (uint64_t)model->n_sparse;
 }
 
+uint64_t checkpoint_codes(const struct model *model, unsigned n_moments, bool second, uint32_t tensor)
+{
+    return checkpoint_norms(model, n_moments, model->n_norm_maps) + (second ? model->n_grouped : 0) +
+           model->tensors[tensor].group_rank;
+}
+
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor)
 {
     snprintf(out, CHECKPOINT_MOMENT_BYTES, CHECKPOINT_NORMS "%s", tensor->name);
@@ -162,14 +168,61 @@ static void lay_out_places(struct safetensors_plan *plan, char (*names)[CHECKPOI
 
 enum safetensors_type checkpoint_moment_type(enum number_type moments, bool second)
 {
+    if (moments == NUMBER_CODED)
+        return second ? SAFETENSORS_U8 : SAFETENSORS_I8;
     return moments == NUMBER_FP32 ? SAFETENSORS_F32 : second ? SAFETENSORS_U16 : SAFETENSORS_BF16;
+}
+
+static bool checkpoint_layout_ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), n_suffix = strlen(suffix);
+
+    return n > n_suffix && strcmp(name + n - n_suffix, suffix) == 0;
+}
+
+const struct model_tensor *checkpoint_moment_tensor(enum checkpoint_part *part, const struct model *model,
+                                                    const char *name)
+{
+    const bool codes = checkpoint_layout_ends_with(name, CHECKPOINT_CODES),
+               scales = checkpoint_layout_ends_with(name, CHECKPOINT_SCALES);
+    char bare[CHECKPOINT_MOMENT_BYTES];
+
+    *part = CHECKPOINT_WHOLE;
+    if ((name[0] != 'm' && name[0] != 'v') || name[1] != '.')
+        return NULL;
+    const struct model_tensor *tensor = model_find(model, name + 2);
+    if (tensor || (!codes && !scales) || strlen(name) >= sizeof bare)
+        return tensor;
+    *part = codes ? CHECKPOINT_OF_CODES : CHECKPOINT_OF_SCALES;
+    strcpy(bare, name);
+    bare[strlen(name) - strlen(codes ? CHECKPOINT_CODES : CHECKPOINT_SCALES)] = 0;
+    return model_find(model, bare + 2);
+}
+
+/* A coded moment: its scales, which have its place, and its codes. */
+static void lay_out_coded(struct safetensors_plan *plan, char (*names)[CHECKPOINT_MOMENT_BYTES],
+                          const struct model *model, unsigned n_moments, bool second, uint32_t tensor)
+{
+    const struct model_tensor *t = &model->tensors[tensor];
+    const uint64_t scales = checkpoint_moment(model, second, tensor),
+                   codes = checkpoint_codes(model, n_moments, second, tensor);
+
+    snprintf(names[scales], sizeof *names, "%c.%s" CHECKPOINT_SCALES, second ? 'v' : 'm', t->name);
+    snprintf(names[codes], sizeof *names, "%c.%s" CHECKPOINT_CODES, second ? 'v' : 'm', t->name);
+    plan[scales] = (struct safetensors_plan){names[scales], 1, {t->n_groups, 1}, SAFETENSORS_F32};
+    plan[codes] = (struct safetensors_plan){names[codes],
+                                            t->n_dims,
+                                            {t->shape[0], t->shape[1]},
+                                            checkpoint_moment_type(NUMBER_CODED, second)};
 }
 
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
                                enum number_type moments, struct error *err)
 {
-    const size_t n =
-        1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps + checkpoint_count_places(model);
+    const enum number_type wide = moments == NUMBER_CODED ? NUMBER_FP32 : moments;
+    const size_t n_codes = moments == NUMBER_CODED ? n_moments * (size_t)model->n_grouped : 0;
+    const size_t n = 1 + n_moments * (size_t)model->n_trained_tensors + model->n_norm_maps +
+                     checkpoint_count_places(model) + n_codes;
     struct safetensors_plan *plan = calloc(n, sizeof *plan);
     char(*names)[CHECKPOINT_MOMENT_BYTES] = calloc(n, sizeof *names);
     int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
@@ -180,11 +233,15 @@ int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct mode
         const uint64_t i = checkpoint_moment(model, second, t % model->n_tensors);
         if (tensor->frozen)
             continue;
+        if (checkpoint_is_coded(tensor, moments)) {
+            lay_out_coded(plan, names, model, n_moments, second, t % model->n_tensors);
+            continue;
+        }
         snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
         plan[i] = (struct safetensors_plan){names[i],
                                             tensor->n_dims,
                                             {tensor->shape[0], tensor->shape[1]},
-                                            checkpoint_moment_type(moments, second)};
+                                            checkpoint_moment_type(wide, second)};
     }
     if (rc == 0) {
         plan_norms(plan, names, model, n_moments);

@@ -14,11 +14,17 @@
 
 /* The constants are the end of the layout's header. -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
 int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err);
-/* n_moments: 2; of SGD 1, which is m, or 0. moments: fp32; or bf16, of 16-bit moments (checkpoint_moment_type). */
+/* n_moments: 2; of SGD 1, which is m, or 0. moments: fp32; bf16, of 16-bit moments (checkpoint_moment_type); or coded:
+ * where a tensor's would be are its scales, and its codes are behind all else. */
 int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, unsigned n_moments,
                                enum number_type moments, struct error *err);
-/* The type in the file of first or of second moments. */
+/* The type in the file of first or of second moments that are not coded, or of codes. */
 enum safetensors_type checkpoint_moment_type(enum number_type moments, bool second);
+/* True if a tensor's moments are coded in this form. */
+static inline bool checkpoint_is_coded(const struct model_tensor *tensor, enum number_type moments)
+{
+    return moments == NUMBER_CODED && tensor->grouped;
+}
 
 /* Constants in the file of weights; none in that of an adapter. */
 uint32_t checkpoint_count_constants(const struct model *model);
@@ -34,13 +40,30 @@ const char *checkpoint_weights_name(const struct model *model);
 const char *checkpoint_tensor_name(char out[CHECKPOINT_TENSOR_BYTES], const struct model *model,
                                    const struct model_tensor *tensor);
 
-/* Index of a trained tensor's first or second moment in the layout of the moments. */
+/* Index of a trained tensor's first or second moment in the layout of the moments; of a coded one of its scales. */
 uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor);
+/* Of a coded one its codes, behind so many moments of each tensor. */
+uint64_t checkpoint_codes(const struct model *model, unsigned n_moments, bool second, uint32_t tensor);
+/* "m.NAME.codes" (I8) and "v.NAME.codes" (U8), of the tensor's shape; "m.NAME.scales" and "v.NAME.scales" (F32), one for
+ * each group (proto/model/groups.h). */
+#define CHECKPOINT_CODES  ".codes"
+#define CHECKPOINT_SCALES ".scales"
+
+/* What an entry has of a moment: all, or a coded one's codes or scales. A set. */
+enum checkpoint_part {
+    CHECKPOINT_WHOLE = 1,
+    CHECKPOINT_OF_CODES = 2,
+    CHECKPOINT_OF_SCALES = 4,
+    CHECKPOINT_CODED = CHECKPOINT_OF_CODES | CHECKPOINT_OF_SCALES
+};
+/* The tensor of "m.NAME", "v.NAME", "m.NAME.codes" and so on; NULL: there is none. */
+const struct model_tensor *checkpoint_moment_tensor(enum checkpoint_part *part, const struct model *model,
+                                                    const char *name);
 
 /* Index of a map's norms (model_norm_map), one of the model's n_norm_maps, behind so many moments of each tensor; and
  * their name, by the map's first tensor. */
 #define CHECKPOINT_NORMS "norms."
-enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "places." };
+enum { CHECKPOINT_MOMENT_BYTES = sizeof((struct model_tensor *)0)->name + sizeof "m." + sizeof CHECKPOINT_SCALES };
 uint64_t checkpoint_norms(const struct model *model, unsigned n_moments, uint32_t map);
 const char *checkpoint_norms_name(char out[CHECKPOINT_MOMENT_BYTES], const struct model_tensor *tensor);
 

@@ -22,6 +22,8 @@ enum safetensors_type {
     SAFETENSORS_I64,
     SAFETENSORS_U32,
     SAFETENSORS_U16, /* of eps alone: second moments in 8 + 8 bits (proto/base/number.h) */
+    SAFETENSORS_I8,  /* and codes of moments (proto/model/groups.h): of first ones */
+    SAFETENSORS_U8,  /* of second ones */
     SAFETENSORS_OTHER
 };
 

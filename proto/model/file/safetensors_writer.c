@@ -39,6 +39,7 @@ static const struct {
 } types[] = {
     [SAFETENSORS_F32] = {"F32", 4}, [SAFETENSORS_F16] = {"F16", 2}, [SAFETENSORS_BF16] = {"BF16", 2},
     [SAFETENSORS_I64] = {"I64", 8}, [SAFETENSORS_U32] = {"U32", 4}, [SAFETENSORS_U16] = {"U16", 2},
+    [SAFETENSORS_I8] = {"I8", 1},   [SAFETENSORS_U8] = {"U8", 1},
 };
 
 /* The header's entry for a tensor, its data at *offset, which is moved behind them. NULL: no memory. */

@@ -58,6 +58,11 @@ static int check_numbers(const struct model *model, const struct plan_setting *s
         return error_set(err, -EINVAL, "moments have no form in fp16, and gradients only where values have it");
     if (!trains && (goal->no_master || goal->sums != NUMBER_FP32))
         return error_set(err, -EINVAL, "a master, and sums, are of training alone");
+    if (goal->moments == NUMBER_CODED && trains &&
+        (goal->sgd || goal->sparse.keep > 0 || (goal->n_parts > 1 && !goal->adamw)))
+        return error_set(err, -EINVAL,
+                         "coded moments are Adam's, of dense weights, and encoded once a step: not SGD's, of sparse "
+                         "weights, or of several parts by AdamA");
     if (!trains && goal->checks_memory)
         return error_set(err, -EINVAL, "memory is checked in training alone");
     if (goal->no_master && goal->precision == NUMBER_FP32)

@@ -3,21 +3,12 @@
  * number serves all of these. */
 #include "proto/plan/memory/checksums.h"
 
+#include "proto/model/groups.h"
 #include "proto/plan/memory/host.h"
-
-static uint64_t checksums_blocks_of(uint64_t n)
-{
-    return (n + PLAN_BLOCK - 1) / PLAN_BLOCK;
-}
 
 uint64_t plan_blocks_before(const struct model_piece *piece, uint64_t at)
 {
-    const uint64_t slice = MODEL_SLICE, first_end = (piece->offset / slice + 1) * slice;
-
-    if (at < first_end)
-        return (at - piece->offset) / PLAN_BLOCK;
-    return checksums_blocks_of(first_end - piece->offset) + (at - first_end) / slice * checksums_blocks_of(slice) +
-           (at - first_end) % slice / PLAN_BLOCK;
+    return model_parts_before(piece, at, PLAN_BLOCK);
 }
 
 uint64_t plan_piece_blocks(const struct model *model, const struct model_piece *piece)
@@ -53,6 +44,8 @@ void plan_checksums(struct plan_checksums *out, const struct model *model, const
     out->n[PLAN_CHECKED_MASTER] = goal->precision != NUMBER_FP32 && !goal->no_master ? out->n_blocks : 0;
     out->n[PLAN_CHECKED_FIRST] = plan_moments(goal) > 0 ? out->n_blocks : 0;
     out->n[PLAN_CHECKED_SECOND] = plan_moments(goal) > 1 ? out->n_blocks : 0;
+    out->n[PLAN_CHECKED_FIRST_SCALES] = goal->moments == NUMBER_CODED ? out->n[PLAN_CHECKED_FIRST] : 0;
+    out->n[PLAN_CHECKED_SECOND_SCALES] = goal->moments == NUMBER_CODED ? out->n[PLAN_CHECKED_SECOND] : 0;
     out->n[PLAN_CHECKED_HELD] = goal->fenced ? out->n_blocks : 0;
     out->n[PLAN_CHECKED_TIED] = plan_tied_sums(goal) * out->n_tied;
     out->n[PLAN_CHECKED_ACCUMULATORS] = n_accumulators * out->n_most;

@@ -44,7 +44,8 @@ static uint64_t count_saved(const struct model *model, const struct model_unit *
     return n_pieces + n * sizeof(float) / PLAN_HOST_RUN_BYTES;
 }
 
-void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments)
+void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments,
+                     enum number_type moments)
 {
     const uint64_t n_tensors = model->n_tensors, n_constants = checkpoint_count_constants(model),
                    n_saved = model->n_saved + n_constants;
@@ -55,11 +56,15 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
     const uint64_t norms_bytes = (uint64_t)model->n_norm_entries * sizeof(uint16_t);
     uint64_t n_runs = 0, n_trained_runs = 0, n_places_runs = 0;
 
-    n_entries += checkpoint_count_places(model);
+    /* A coded moment is two entries, codes and scales; of a run of codes and one of scales each. */
+    const uint64_t n_coded = moments == NUMBER_CODED ? model->n_grouped : 0;
+
+    n_entries += checkpoint_count_places(model) + n_moments * n_coded;
 
     /* A piece begins at most one run; a run that is full ends one. */
     for (uint32_t p = 0; p < model->n_pieces; p++) {
         n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
+        n_trained_runs += n_coded > 0 && model->tensors[model->pieces[p].tensor].grouped;
         if (model->pieces[p].dense > 0)
             n_places_runs += 1 + model_places_words(&model->pieces[p]) * sizeof(uint32_t) / PLAN_HOST_RUN_BYTES;
     }
@@ -68,7 +73,8 @@ void plan_host_files(struct plan_host_files *out, const struct model *model, uns
         n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
     }
     *out = (struct plan_host_files){.weights_header = header_bytes(n_saved, prefix) + n_constants * sizeof(float),
-                                    .moments_header = header_bytes(n_entries, 0)};
+                                    .moments_header =
+                                        header_bytes(n_entries, n_coded > 0 ? strlen(CHECKPOINT_SCALES) : 0)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
     out->moments_runs = n_moments * n_trained_runs + n_places_runs + 2 + (model->sparse.keep > 0) +
                         model->n_norm_maps * ((norms_bytes + PLAN_HOST_RUN_BYTES - 1) / PLAN_HOST_RUN_BYTES) +
@@ -87,12 +93,13 @@ uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t h
     return n_files == 0 ? 0 : places + seen + weights_memory(model, n_files, header_bytes);
 }
 
-void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments)
+void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments,
+                           enum number_type moments)
 {
     const bool adapts = model->config.adapter.rank > 0;
     struct plan_host_files files;
 
-    plan_host_files(&files, model, n_moments);
+    plan_host_files(&files, model, n_moments, moments);
     const uint64_t weights = files.weights_header + (adapts ? *header_bytes : 0);
     *n_files = 1 + (adapts ? *n_files : 0);
     *header_bytes = weights > files.moments_header ? weights : files.moments_header;

@@ -28,13 +28,14 @@ static inline uint64_t plan_filter_rows(uint64_t columns)
 bool plan_has_run(const struct model *model, bool narrow);
 
 /* Reserved once for all checkpoints of a job (eps/store/store_files.h): upper bounds on each file's header bytes and on
- * its hashed runs. n_moments: plan_moments. */
+ * its hashed runs. n_moments: plan_moments; moments: their form. */
 struct plan_host_files {
     uint64_t weights_header, moments_header; /* bytes */
     uint64_t weights_runs, moments_runs;
     uint64_t bytes; /* the whole reserve, offsets and counts included */
 };
-void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments);
+void plan_host_files(struct plan_host_files *out, const struct model *model, unsigned n_moments,
+                     enum number_type moments);
 
 /* Bytes of the reserve into which headers of files are read (store_load, store_load_moments), kept until the job ends.
  * 0 without files. */
@@ -42,6 +43,7 @@ uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t h
 
 /* From the files of weights that a run begins with (none: fresh weights) and their headers' bytes to upper bounds on
  * those of a checkpoint that it saves, as plan_load_bytes takes them: an adapter's base stays where it is. */
-void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments);
+void plan_count_checkpoint(uint32_t *n_files, uint64_t *header_bytes, const struct model *model, unsigned n_moments,
+                           enum number_type moments);
 
 #endif

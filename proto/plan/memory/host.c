@@ -6,6 +6,7 @@
 #include "proto/plan/memory/host.h"
 
 #include "proto/plan/memory/checksums.h"
+#include "proto/plan/memory/coded.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/files.h"
@@ -59,10 +60,10 @@ static void add_training(struct plan_host *out, const struct model *model, const
     struct plan_own own;
 
     plan_own(&own, model, s->goal.precision, s->own_first, s->n_own);
-    const uint64_t n = own.trained_n;
+    const uint64_t n = own.trained_n, moment = plan_moment_bytes(model, &own, s->goal.moments);
     out->bytes[LEDGER_MASTER] = s->goal.precision != NUMBER_FP32 && !s->goal.no_master ? n * sizeof(int16_t) : 0;
-    out->bytes[LEDGER_FIRST_MOMENT] = plan_moments(&s->goal) > 0 ? n * number_bytes(s->goal.moments) : 0;
-    out->bytes[LEDGER_SECOND_MOMENT] = plan_moments(&s->goal) > 1 ? n * number_bytes(s->goal.moments) : 0;
+    out->bytes[LEDGER_FIRST_MOMENT] = plan_moments(&s->goal) > 0 ? moment : 0;
+    out->bytes[LEDGER_SECOND_MOMENT] = plan_moments(&s->goal) > 1 ? moment : 0;
     out->bytes[LEDGER_NORMS] = plan_norms_bytes(&s->goal, own.n_norm_maps);
     out->bytes[LEDGER_TIED] = plan_tied_bytes(&own, &s->goal);
     out->bytes[LEDGER_SUM] = s->goal.fenced ? n * number_bytes(s->goal.sums) : 0;
@@ -91,7 +92,9 @@ static uint64_t host_table_bytes(const struct model *model, const struct plan_ho
         bytes += ledger_table(model->n_units * sizeof(uint64_t));  /* number of its updates */
         bytes += ledger_table(model->n_pieces * sizeof(uint64_t)); /* how many of these each piece lacks */
         bytes += ledger_table(plan_rewire(model).bytes);
-        plan_host_files(&files, model, plan_moments(&s->goal));
+        if (s->goal.moments == NUMBER_CODED)
+            bytes += ledger_table(model->n_pieces * (uint64_t)PLAN_CODED_PLACE); /* where each piece's moments are */
+        plan_host_files(&files, model, plan_moments(&s->goal), s->goal.moments);
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */
         if (plan_has_run(model, s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32 ||

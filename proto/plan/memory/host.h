@@ -6,6 +6,8 @@
  *   fp32                    4 weights             + 4 + 4 moments       12
  *   bf16, split master      2 weights + 2 master  + 4 + 4 moments       12
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
+ *   the same, coded         2 weights + 2 master  + 1 + 1 moments        6 + 8 / 64 for scales, in matrices of blocks;
+ *                                                                        elsewhere 12 (proto/plan/memory/coded.h)
  *   SGD                     4, or 2 + 2, weights  + 4 or 2 momentum      8 or 6; without momentum 4
  *   16 bits, no master      - 2
  *   fenced commit           + 4, or 2 in bf16, for the sum of its contributions; the same once more for a tied table,

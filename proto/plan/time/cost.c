@@ -65,7 +65,7 @@ static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 /* A unit with several visits is updated once: each has its share of that. */
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
 {
-    const struct plan_work_update each = plan_work_update(c->host, unit);
+    const struct plan_work_update each = plan_work_update(c->host, c->model, unit);
     const double bytes = each.fold * c->host->goal.n_parts + each.update / unit->n_visits;
 
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);

@@ -4,6 +4,7 @@
 
 #include "proto/operation/operation.h"
 #include "proto/plan/time/meter.h"
+#include "proto/plan/memory/coded.h"
 #include "proto/plan/memory/data.h"
 #include "proto/plan/memory/units.h"
 
@@ -582,10 +583,12 @@ double plan_work_finish(const struct plan_work *work, uint32_t visit)
                : 0;
 }
 
-struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)
+struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model *model,
+                                         const struct model_unit *unit)
 {
     const double grad = (double)number_bytes(h->goal.grad);
-    const double moments = plan_moments(&h->goal) * (double)number_bytes(h->goal.moments);
+    const double of_unit = (double)plan_unit_moment_bytes(model, unit, h->goal.moments);
+    const double moments = unit->n_trained > 0 ? plan_moments(&h->goal) * of_unit / (double)unit->n_trained : 0;
     const double weights = h->goal.no_master ? 4 : 8, sums = h->goal.fenced ? (double)number_bytes(h->goal.sums) : 4;
     const double whole = weights + 2 * moments; /* weights and moments, read and written */
     const bool tied = unit->n_visits > 1;

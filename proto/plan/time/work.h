@@ -58,6 +58,7 @@ enum { PLAN_WORK_UPDATE_BYTES = 28 };
 struct plan_work_update {
     double fold, update;
 };
-struct plan_work_update plan_work_update(const struct plan_host_setting *host, const struct model_unit *unit);
+struct plan_work_update plan_work_update(const struct plan_host_setting *host, const struct model *model,
+                                         const struct model_unit *unit);
 
 #endif

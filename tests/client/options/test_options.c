@@ -47,7 +47,7 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert(out.save_every == UINT64_MAX && out.save_minutes == 10);
     ck_assert(out.workers == 1 && out.parts == 1 && out.optimizer == EPS_ADAMA && out.order == EPS_SHUFFLED);
     ck_assert(out.schedule == EPS_SCHEDULE_COSINE && out.separator == EPS_SEPARATOR_NONE && out.commit == EPS_EAGER);
-    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_NUMBER_DEFAULT && isnan(out.clip_norm) &&
+    ck_assert(out.moments == EPS_MOMENTS_FP32 && out.grad_dtype == EPS_NUMBER_DEFAULT && isnan(out.clip_norm) &&
               isnan(out.clip_update));
     ck_assert(out.master == EPS_MASTER_FP32 && out.sums == EPS_FP32);
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
@@ -507,7 +507,14 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->optimizer = EPS_SGD, o->momentum = 1), -EDOM, "--momentum 1 ", "less than 1")                                \
     X((o->optimizer = EPS_SGD, o->momentum = -0.1), -EDOM, "--momentum -0.1 ", "at least 0")                           \
     X((o->optimizer = EPS_SGD, o->momentum = 0, o->nesterov = true), -EDOM, "--nesterov", "--momentum 0")              \
-    X((o->optimizer = EPS_SGD, o->momentum = 0, o->moments = EPS_BF16), -EDOM, "--moments bf16", "--momentum 0")       \
+    X((o->optimizer = EPS_SGD, o->momentum = 0, o->moments = EPS_MOMENTS_BF16), -EDOM, "--moments bf16",               \
+      "--momentum 0")                                                                                                  \
+    X((o->optimizer = EPS_SGD, o->moments = EPS_MOMENTS_CODED), -EDOM, "--moments coded are Adam's", "sgd")            \
+    X((o->optimizer = EPS_ADAMA, o->batch = 8, o->parts = 2, o->moments = EPS_MOMENTS_CODED), -EDOM,                   \
+      "--moments coded are encoded once a step", "2 --parts")                                                          \
+    X((o->sparse = "keep=0.3", o->moments = EPS_MOMENTS_CODED), -EDOM, "--moments coded are of dense", "--sparse")     \
+    X((o->freeze = "h.*", o->freeze_until = 1, o->moments = EPS_MOMENTS_CODED), -EDOM, "--moments coded are grouped",  \
+      "--freeze-until")                                                                                                \
     X((o->momentum = 0.9), -EDOM, "--momentum is for --optimizer sgd", "--betas")                                      \
     X((o->nesterov = true, o->optimizer = EPS_ADAMW), -EDOM, "--nesterov is for --optimizer sgd", "leave it out")      \
     X((o->schedule = EPS_SCHEDULE_STEP), -EDOM, "--schedule step", "--lr-steps")                                       \
@@ -613,15 +620,15 @@ TEST(a_narrow_state_is_all_that_applies_in_16_bits)
 
     in.state = EPS_BF16, in.precision = EPS_FP32;
     resolve(&out, &in, &facts);
-    ck_assert(out.moments == EPS_BF16 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_FP32);
+    ck_assert(out.moments == EPS_MOMENTS_BF16 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_FP32);
     ck_assert_int_eq(out.sums, EPS_FP32);
-    in.precision = EPS_FP16, in.moments = EPS_FP32;
+    in.precision = EPS_FP16, in.moments = EPS_MOMENTS_FP32;
     resolve(&out, &in, &facts);
-    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
+    ck_assert(out.moments == EPS_MOMENTS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
     ck_assert_int_eq(out.sums, EPS_BF16);
     in = given(), in.state = EPS_BF16, in.precision = EPS_BF16, in.optimizer = EPS_SGD, in.momentum = 0;
     resolve(&out, &in, &facts);
-    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
+    ck_assert(out.moments == EPS_MOMENTS_FP32 && out.grad_dtype == EPS_BF16 && out.master == EPS_MASTER_NONE);
     in = out, in.resume = "run";
     resolve(&out, &in, &facts);
     in.state = EPS_FP32;

@@ -28,7 +28,7 @@ static struct eps_train_options resolved(void)
     o.eval_tokens = 23, o.patience = 29;
     o.train_on = EPS_TRAIN_ON_LAST, o.split_special_tokens = EPS_SPLIT_NO, o.long_rows = EPS_LONG_DROP, o.pack = true;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
-    o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
+    o.precision = EPS_BF16, o.moments = EPS_MOMENTS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.master = EPS_MASTER_NONE, o.sums = EPS_BF16, o.attention = EPS_ATTENTION_ORDERED;
     o.base = EPS_BASE_NF4;
     o.mask_fraction = 0.4;
@@ -169,7 +169,7 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
         ck_assert_int_eq(json_object_del(json, keys[i]), 0);
     ck_assert_int_eq(client_record_read(&record, json, NULL), 0);
     ck_assert_int_eq(record.options.precision, EPS_FP32);
-    ck_assert_int_eq(record.options.moments, EPS_FP32);
+    ck_assert_int_eq(record.options.moments, EPS_MOMENTS_FP32);
     ck_assert_int_eq(record.options.grad_dtype, EPS_FP32);
     ck_assert(record.options.master == EPS_MASTER_FP32 && record.options.sums == EPS_FP32);
     ck_assert_int_eq(record.options.base, EPS_BASE_FULL);
@@ -299,7 +299,7 @@ TEST(the_steps_of_a_schedule_go_with_it)
     X((o->separator = EPS_SEPARATOR_NONE), "--separator none ", "the run's eos")                                       \
     X((o->seed = 0), "--seed 0 ", "the run's 9223372036854775807")                                                     \
     X((o->precision = EPS_FP32), "--precision fp32 ", "the run's bf16")                                                \
-    X((o->moments = EPS_FP32), "--moments fp32 ", "the run's bf16")                                                    \
+    X((o->moments = EPS_MOMENTS_FP32), "--moments fp32 ", "the run's bf16")                                                    \
     X((o->grad_dtype = EPS_BF16), "--grad-dtype bf16 ", "the run's fp32")                                              \
     X((o->master = EPS_MASTER_FP32), "--master fp32 ", "the run's none")                                               \
     X((o->sums = EPS_FP32), "--sums fp32 ", "the run's bf16")                                                          \

@@ -29,6 +29,8 @@ static const struct store_options forms[] = {
     {.train = true, .n_accumulators = 2},
     {.train = true, .replay = true},
     {.train = true, .replay = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
+    {.train = true, .precision = NUMBER_BF16, .moments = NUMBER_CODED},
+    {.train = true, .replay = true, .precision = NUMBER_BF16, .moments = NUMBER_CODED},
     {.train = false},
     {.train = false, .precision = NUMBER_BF16},
 };
@@ -42,7 +44,6 @@ TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COU
     const struct store_options *o = &forms[_i % COUNT(forms)];
     const bool is_bf16 = o->precision == NUMBER_BF16;
     const int set = _i / COUNT(forms) - 1;
-    const uint64_t moment = !o->train ? 0 : o->moments == NUMBER_BF16 ? 2 : 4;
     struct model_config config = store_fixture_small;
     struct store_fixture f;
     uint64_t n = 0, tied = 0, largest = 0;
@@ -58,8 +59,9 @@ TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COU
     ck_assert_uint_eq(rows[LEDGER_WEIGHTS].current, f.model.segment_n * (is_bf16 ? 2 : 4));
     ck_assert_uint_eq(rows[LEDGER_REPLAY].current, o->replay ? n * (is_bf16 ? 2 : 4) : 0);
     ck_assert_uint_eq(rows[LEDGER_MASTER].current, is_bf16 && o->train ? 2 * n : 0);
-    ck_assert_uint_eq(rows[LEDGER_FIRST_MOMENT].current, moment * n);
-    ck_assert_uint_eq(rows[LEDGER_SECOND_MOMENT].current, moment * n);
+    const uint64_t moment = o->train ? store_fixture_moment_bytes(&f.model, 0, f.model.n_units, o->moments) : 0;
+    ck_assert_uint_eq(rows[LEDGER_FIRST_MOMENT].current, moment);
+    ck_assert_uint_eq(rows[LEDGER_SECOND_MOMENT].current, moment);
     ck_assert_uint_eq(rows[LEDGER_SUM].current, o->fenced ? 4 * n : 0);
     ck_assert_uint_eq(rows[LEDGER_TIED].current, o->fenced || !o->train ? 0 : 4 * tied);
     ck_assert_uint_eq(rows[LEDGER_ACCUMULATORS].current, 4 * o->n_accumulators * largest);

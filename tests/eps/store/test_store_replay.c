@@ -35,7 +35,8 @@ static const struct way {
 static const enum number_type forms[][2] = {{NUMBER_FP32, NUMBER_FP32},
                                             {NUMBER_BF16, NUMBER_FP32},
                                             {NUMBER_BF16, NUMBER_BF16},
-                                            {NUMBER_FP16, NUMBER_FP32}};
+                                            {NUMBER_FP16, NUMBER_FP32},
+                                            {NUMBER_BF16, NUMBER_CODED}};
 
 static void open_way(struct store_fixture *f, int i, bool replay)
 {

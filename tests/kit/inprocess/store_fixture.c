@@ -2,6 +2,7 @@
 #include "tests/kit/inprocess/plain.h"
 #include "tests/kit/inprocess/store_fixture.h"
 
+#include "proto/model/groups.h"
 #include "proto/plan/memory/division.h"
 #include "proto/plan/memory/files.h"
 
@@ -80,6 +81,24 @@ bool store_fixture_next(const struct store_fixture *f, struct store_piece *at)
     return true;
 }
 
+uint64_t store_fixture_moment_bytes(const struct model *model, uint32_t first, uint32_t end, enum number_type moments)
+{
+    uint64_t bytes = 0;
+
+    for (const struct model_unit *u = model->units + first; u < model->units + end; u++) {
+        if (moments != NUMBER_CODED)
+            bytes += (u->n_trained + 31) / 32 * 32 * (moments == NUMBER_FP32 ? 4 : 2);
+        for (uint32_t i = 0; moments == NUMBER_CODED && i < u->n_pieces; i++) {
+            const struct model_piece *piece = &model->pieces[u->first_piece + i];
+            const struct model_tensor *tensor = &model->tensors[piece->tensor];
+            const bool coded = tensor->n_dims == 2 && strstr(tensor->name, ".h.");
+            if (!tensor->frozen)
+                bytes += coded ? piece->n + (piece->n + 63) / 64 * 4 : 4 * piece->n;
+        }
+    }
+    return bytes;
+}
+
 struct store_given store_fixture_given(const struct store_fixture *f, uint32_t unit, uint32_t i, uint32_t n_parts)
 {
     const struct store_options *o = &f->store.options;
@@ -126,9 +145,12 @@ struct store_values store_fixture_values(const struct store_fixture *f, uint32_t
         store_read(&f->store, unit, p->offset, p->n, x.w + p->offset);
         if (!moves)
             continue;
-        const struct parameters parameters = store_parameters(&f->store, unit, p->offset, p->n, 0);
-        optimizer_read(&parameters, NULL, store_moments(&f->store) > 0 ? x.m + p->offset : NULL,
-                       store_moments(&f->store) > 1 ? x.v + p->offset : NULL);
+        for (uint64_t at = p->offset, stop; at < p->offset + p->n; at = stop) { /* run by run: groups of coded ones */
+            stop = model_run_end(p, at);
+            const struct parameters run = store_parameters(&f->store, unit, at, stop - at, 0);
+            optimizer_read(&run, NULL, store_moments(&f->store) > 0 ? x.m + at : NULL,
+                           store_moments(&f->store) > 1 ? x.v + at : NULL);
+        }
     }
     return x;
 }

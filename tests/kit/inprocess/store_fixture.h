@@ -49,6 +49,10 @@ struct store_given store_fixture_given(const struct store_fixture *f, uint32_t u
 void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
                         const struct hyper *hp);
 
+/* Bytes of one moment of units first .. end-1 in this form, by hand: coded ones of GPT-2's matrices in blocks, of one
+ * slice, the others in fp32. */
+uint64_t store_fixture_moment_bytes(const struct model *model, uint32_t first, uint32_t end, enum number_type moments);
+
 /* A unit's arrays, whatever their form; m and v are NULL in an evaluation, and zero where they are frozen, or SGD has
  * none. */
 struct store_values {

@@ -258,7 +258,7 @@ TEST(a_checkpoint_has_the_family_s_constants)
     struct model model;
 
     make_model(&model, apertus);
-    plan_host_files(&planned, &model, 2);
+    plan_host_files(&planned, &model, 2, NUMBER_FP32);
     ck_assert_int_eq(checkpoint_lay_out_weights(&layout, &model, NULL), 0);
     ck_assert_uint_le(layout.header_bytes, planned.weights_header);
     ck_assert_int_eq(write(fd, layout.header, layout.header_bytes), (ssize_t)layout.header_bytes);

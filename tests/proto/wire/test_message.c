@@ -211,7 +211,7 @@ static const struct {
     {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, base, moments and grad */
     {MESSAGE_JOB, 1, 3, "an enumeration out of range"},
     {MESSAGE_JOB, 2, 4, "an enumeration out of range"},
-    {MESSAGE_JOB, 3, 3, "an enumeration out of range"},
+    {MESSAGE_JOB, 3, 4, "an enumeration out of range"},
     {MESSAGE_JOB, 4, 3, "an enumeration out of range"},
     {MESSAGE_JOB, 5, 3, "an enumeration out of range"}, /* commit */
     {MESSAGE_JOB, 7, 2, "a flag that is neither 0 nor 1"},

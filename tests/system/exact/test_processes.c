@@ -90,7 +90,8 @@ static void train_there(const char *name, const struct cut *cut)
     options.lr = options.min_lr = 1e-3, options.schedule = EPS_SCHEDULE_CONSTANT, options.warmup = 0;
     options.optimizer = cut->sgd ? EPS_SGD : cut->adamw ? EPS_ADAMW : EPS_ADAMA;
     options.nesterov = cut->nesterov, options.momentum = cut->sgd ? cut->momentum : NAN, options.weight_decay = 0.01;
-    options.precision = options.moments = cut->narrow ? EPS_BF16 : EPS_FP32;
+    options.precision = cut->narrow ? EPS_BF16 : EPS_FP32;
+    options.moments = cut->narrow ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     options.grad_dtype = EPS_FP32; /* as in this process */
     options.commit = cut->fenced ? EPS_FENCED : EPS_EAGER;
     options.clip_norm = cut->clip_norm > 0 ? cut->clip_norm : NAN;

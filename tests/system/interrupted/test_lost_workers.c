@@ -197,7 +197,8 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     struct eps_error error = {""};
 
     options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
-    options.precision = options.moments = options.grad_dtype = kind->number;
+    options.precision = options.grad_dtype = kind->number;
+    options.moments = kind->number == EPS_BF16 ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     options.freeze = kind->freeze, options.base = kind->base, options.lora = kind->lora;
     options.approximate = kind->approximate, options.drop_layers = kind->drop_layers;
     options.model = kind->model ? kind->model : options.model;

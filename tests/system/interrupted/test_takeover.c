@@ -114,7 +114,8 @@ static struct eps_train_options run_of(const struct kind *kind, const char *out)
     options.approximate = kind->remembers ? "wta=0.3" : NULL;
     options.keep = 0;
     options.parts = kind->parts, options.optimizer = EPS_ADAMW, options.commit = kind->commit;
-    options.precision = options.moments = options.grad_dtype = kind->number;
+    options.precision = options.grad_dtype = kind->number;
+    options.moments = kind->number == EPS_BF16 ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     if (kind->commit == EPS_FENCED)
         options.clip_norm = 0.5;
     return options;

@@ -158,6 +158,7 @@ const struct feature features[] = {
     /* Numbers. */
     {"bf16", "gpt2.json", TEXT, "--precision bf16 --moments bf16 --grad-dtype bf16"},
     {"fp16", "large.json", TEXT, "--precision fp16 --grad-dtype fp16 --optimizer adamw --moments bf16 --clip-norm 0.5"},
+    {"moments-coded", "gpt2.json", TEXT, "--precision bf16 --moments coded"},
     {"no-master", "gpt2.json", TEXT, "--precision bf16 --master none --optimizer adamw"},
     {"sums", "gpt2.json", TEXT, "--sums bf16 --optimizer adamw --commit fenced --precision bf16"},
     {"sums-fp16", "gpt2.json", TEXT,
@@ -247,6 +248,8 @@ const struct feature features[] = {
     {"gates", "qwen3_5_text.json", TEXT, HALF},
     {"mixture", "qwen3_moe.json", PACKED, "--optimizer adamw"},
     {"mixture-16", "qwen2_moe.json", TEXT, HALF}, /* and an expert that every token has */
+    {"mixture-coded", "qwen3_moe.json", PACKED,
+     "--precision bf16 --moments coded --master none --clip-norm 0.5 --check-memory"},
     {"mixture-frozen", "qwen2_moe.json", TEXT, "--freeze 'model.layers.0.mlp.experts.*' --base int8"},
     {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4,targets=q_proj,o_proj --base nf4"},
     {"delta-parts", "olmo_hybrid.json", PACKED, "--optimizer adamw"},

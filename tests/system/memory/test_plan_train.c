@@ -120,7 +120,7 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.seq = within(1, n_positions);
     o.steps = within(1, 4);
     o.precision = draw(2) ? EPS_BF16 : EPS_FP32;
-    o.moments = draw(2) ? EPS_BF16 : EPS_FP32;
+    o.moments = draw(2) ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     o.grad_dtype = draw(2) ? EPS_BF16 : EPS_FP32;
     o.master = o.precision == EPS_BF16 && draw(2) ? EPS_MASTER_NONE : EPS_MASTER_DEFAULT;
     o.optimizer = (enum eps_optimizer_kind)draw(3);
@@ -136,6 +136,8 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.deterministic = draw(4) == 0;
     o.freeze = frozen[draw(7)];
     o.base = o.freeze ? (enum eps_base)draw(EPS_BASE_NF4 + 1) : EPS_BASE_DEFAULT;
+    if (draw(3) == 0 && (o.optimizer != EPS_ADAMA || o.parts == 1))
+        o.moments = EPS_MOMENTS_CODED;
     return o;
 }
 
@@ -302,7 +304,8 @@ TEST_EACH(remembered_norms_take_what_is_planned, COUNT(remembering))
     struct eps_train_options o = processes_options("relu.json", files, "norms");
     o.workers = remembering[_i].workers, o.parts = remembering[_i].parts;
     o.optimizer = remembering[_i].optimizer, o.commit = remembering[_i].commit;
-    o.precision = o.moments = o.grad_dtype = remembering[_i].number;
+    o.precision = o.grad_dtype = remembering[_i].number;
+    o.moments = remembering[_i].number == EPS_BF16 ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     o.steps = 3, o.batch = 8, o.seq = 24, o.device_mem = 16 << 20;
     o.approximate = "wta=0.3";
     ck_assert_msg(eps_plan(&without, &o, &error) == 0, "%s", error.text);

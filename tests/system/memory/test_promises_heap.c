@@ -99,7 +99,8 @@ TEST_EACH(step_loop_allocates_nothing, COUNT(modes))
     options.save_every = 0;
     options.batch = 4, options.seq = 16, options.parts = 2;
     options.optimizer = modes[_i].optimizer;
-    options.precision = options.moments = options.grad_dtype = modes[_i].numbers;
+    options.precision = options.grad_dtype = modes[_i].numbers;
+    options.moments = modes[_i].numbers == EPS_BF16 ? EPS_MOMENTS_BF16 : EPS_MOMENTS_FP32;
     options.clip_norm = modes[_i].clip_norm, options.clip_update = modes[_i].clip_update;
     if (modes[_i].smallest)
         ck_assert_int_eq(eps_plan_minimum(&options.device_mem, &options, &error), 0);

@@ -66,10 +66,11 @@ static void print_asked(const struct eps_plan *plan)
                : isnan(o->dpo_beta) ? "sequences of"
                                     : "rows, two for each preference, of at most",
                o->seq);
-    printf(" in %u part%s, on %u %s worker%s; %s%s, moments in %s, gradients in %s, %s commit%s\n", o->parts,
+    printf(" in %u part%s, on %u %s worker%s; %s%s, moments %s%s, gradients in %s, %s commit%s\n", o->parts,
            o->parts > 1 ? "s" : "", plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "",
-           text_number(o->precision), text_master(o->master), text_number(o->moments), text_number(o->grad_dtype),
-           eps_commit_name(o->commit), o->sums == EPS_BF16 ? ", sums in bf16" : "");
+           text_number(o->precision), text_master(o->master), o->moments == EPS_MOMENTS_CODED ? "" : "in ",
+           text_moments(o->moments), text_number(o->grad_dtype), eps_commit_name(o->commit),
+           o->sums == EPS_BF16 ? ", sums in bf16" : "");
     if (o->approximate)
         printf("approximate %s: %s\n", o->approximate, eps_approximate_text(o->approximate));
     if (plan->ignored)
