@@ -61,6 +61,9 @@ static size_t experts_adapter_numbers(const struct device_experts *op)
     return op->gate_up.rank * (op->n + 2 * op->inner) + op->of_down.rank * (op->inner + op->n);
 }
 
+/* Of products on tensor cores, in the time of one in fp32: adapters' are in fp32 (device/cuda/kernels/expert_adapter.cuh). */
+enum { EXPERT_LOW_TIMES = 16 };
+
 /* n_each: launches of each expert on a CUDA device, besides those of the whole call (device/cuda/kernels/experts.cu). */
 static void experts_describe_all(struct call_work *out, struct device_experts *op, double products, double low_products,
                                  size_t n_each)
@@ -69,8 +72,9 @@ static void experts_describe_all(struct call_work *out, struct device_experts *o
     const bool cuda = !out->on.backend->takes_turns, tensor = cuda && experts_have_tensor_cores(op, out->on.type);
 
     out->rate = CALL_RATE_PRODUCT;
-    out->operations =
-        2 * (double)chosen * (products * (double)of_each + low_products * (double)experts_adapter_numbers(op));
+    out->operations = 2 * (double)chosen *
+                      (products * (double)of_each +
+                       (tensor ? EXPERT_LOW_TIMES : 1) * low_products * (double)experts_adapter_numbers(op));
     out->rows = (chosen + op->n_experts - 1) / op->n_experts;
     out->products = products * (double)op->n_experts;
     out->in_fp32 = cuda && !tensor;
