@@ -3,58 +3,51 @@
 #include "client/ask/merge.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { COLUMNS = 1024 }; /* summed at a time */
 
-/* "h.0.attn.c_attn.lora_A.weight" of "h.0.attn.c_attn.weight". NULL: there is none. */
-static const struct model_tensor *merge_find(const struct model *model, uint32_t tensor, const char *which)
+/* Reads rows of a matrix of so many columns, of which every stride'th counts, from the first; or their transpose. Owned;
+ * NULL with *rc. */
+static float *read_rows(const struct safetensors_entry *entry, uint64_t row, uint64_t rows, uint64_t first,
+                        uint64_t stride, bool transpose, int *rc, struct error *err)
 {
-    const char *name = model->tensors[tensor].name, *dot = strrchr(name, '.');
-    char other[2 * sizeof model->tensors->name];
+    const uint64_t all = entry->shape[1], columns = all / stride;
+    float *values = malloc(rows * all * sizeof *values), *out = malloc(rows * columns * sizeof *out);
 
-    snprintf(other, sizeof other, "%.*s.%s.weight", (int)(dot - name), name, which);
-    return strcmp(dot, ".weight") == 0 ? model_find(model, other) : NULL;
-}
-
-/* Reads a matrix (rows, columns), or its transpose. Owned; NULL with *rc. */
-static float *read_matrix(const struct safetensors_entry *entry, bool transpose, int *rc, struct error *err)
-{
-    float *values = malloc(entry->n * sizeof *values), *out = transpose ? malloc(entry->n * sizeof *out) : NULL;
-    const uint64_t rows = entry->shape[0], columns = entry->shape[1];
-
-    if (!values || (transpose && !out))
+    if (!values || !out)
         *rc = *rc ? *rc : error_memory(err);
     if (*rc == 0)
-        *rc = safetensors_read(values, entry, 0, entry->n, err);
-    for (uint64_t i = 0; *rc == 0 && transpose && i < entry->n; i++)
-        out[i % columns * rows + i / columns] = values[i];
-    if (!transpose)
-        return values;
+        *rc = safetensors_read(values, entry, row * all, rows * all, err);
+    for (uint64_t i = 0; *rc == 0 && i < rows * columns; i++)
+        out[transpose ? i % columns * rows + i / columns : i] =
+            values[i / columns * all + i % columns * stride + first];
     free(values);
     return out;
 }
 
+/* A[e] and B[e] of experts; of other maps the only ones. */
 int client_merge_open(struct client_merge *out, const struct model *model, const struct weights *weights,
                       uint32_t tensor, struct error *err)
 {
-    *out = (struct client_merge){0};
-    const struct model_tensor *of_a = tensor == MERGE_NONE ? NULL : merge_find(model, tensor, "lora_A");
-    const struct model_tensor *of_b = of_a ? merge_find(model, tensor, "lora_B") : NULL;
-    const struct safetensors_entry *a = of_b ? weights->entries[of_a - model->tensors] : NULL;
-    const struct safetensors_entry *b = of_b ? weights->entries[of_b - model->tensors] : NULL;
+    const struct model_adapted of =
+        tensor == MERGE_NONE ? (struct model_adapted){0} : model_find_adapted(model, tensor);
+    const struct safetensors_entry *a = of.rank ? weights->entries[of.a] : NULL;
+    const struct safetensors_entry *b = of.rank ? weights->entries[of.b] : NULL;
     int rc = 0;
 
+    *out = (struct client_merge){0};
     if (!a || !b)
         return 0;
     const bool in_out = model_is_in_out(model, model->tensors[tensor].name);
-    *out = (struct client_merge){.rank = a->shape[0],
+    const uint64_t rows = in_out ? b->shape[0] : model->tensors[tensor].shape[0];
+    float *const right = read_rows(a, of.expert * of.rank, of.rank, 0, 1, in_out, &rc, err);
+    float *const left = read_rows(b, of.first_row, rows, of.expert, of.n_experts, in_out, &rc, err);
+    *out = (struct client_merge){.left = in_out ? right : left,
+                                 .right = in_out ? left : right,
+                                 .rank = of.rank,
                                  .columns = in_out ? b->shape[0] : a->shape[1],
-                                 .factor = model_adapter_factor(model, (uint32_t)(of_a - model->tensors))};
-    out->left = read_matrix(in_out ? a : b, in_out, &rc, err);
-    out->right = read_matrix(in_out ? b : a, in_out, &rc, err);
+                                 .factor = of.factor};
     return rc;
 }
 

@@ -39,7 +39,6 @@ static const char *const unsupported[] = {"alora_invocation_tokens",
                                           "lora_bias",
                                           "megatron_config",
                                           "monteclora_config",
-                                          "target_parameters",
                                           "trainable_token_indices",
                                           "use_bdlora",
                                           "use_dora",
@@ -253,6 +252,8 @@ static json_t *make_key(const struct client_model *model, json_t *config, json_t
     if (check_tied(&unties, model, peft, err))
         return NULL;
     const char *within = client_adapter_within(model);
+    if (client_adapter_convert(peft, &model->config, within, false, err))
+        return NULL;
     if (client_adapter_resolve(&resolved, &in_out, &model->config, within, peft, false, err))
         return NULL;
     key = json_pack("{s:o, s:s*}", "peft", json_deep_copy(peft), "within", *within ? within : NULL);
@@ -491,17 +492,20 @@ static int adapter_add(struct client_model *model, const struct lora *lora, stru
     json_t *peft = make_peft(model, lora, err), *key = NULL;
     const char *within = client_adapter_within(model);
     bool in_out;
-    rc = peft ? client_adapter_resolve(&key, &in_out, &model->config, within, peft, true, err) : error_memory(err);
+    rc = peft ? client_adapter_convert(peft, &model->config, within, true, err) : error_memory(err);
+    if (!rc)
+        rc = client_adapter_resolve(&key, &in_out, &model->config, within, peft, true, err);
 
     if (rc == -EINVAL) {
         error_prefix(err, "--lora");
         rc = -EDOM;
     }
     const json_t *modules = json_object_get(key, "modules");
-    json_t *const targets = rc                              ? NULL
-                            : *within                       ? modules_within(within, modules)
-                            : json_is_string(lora->targets) ? last_parts(modules)
-                                                            : json_incref(lora->targets);
+    json_t *const known = json_object_get(peft, "target_modules");
+    json_t *const targets = rc                      ? NULL
+                            : *within               ? modules_within(within, modules)
+                            : json_is_string(known) ? last_parts(modules)
+                                                    : json_incref(known);
     if (!rc && ((in_out && json_object_set_new(peft, "fan_in_fan_out", json_true())) ||
                 json_object_set_new(peft, "target_modules", targets)))
         rc = error_memory(err);

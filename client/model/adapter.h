@@ -14,7 +14,8 @@ bool client_adapter_is_in(const char *directory);
 
 /* Gives an open model with weights fresh adapters, as --lora says:
  * "rank=16,alpha=32,targets=q_proj,v_proj,dropout=0.05, rslora", each of them optional. targets are ends of modules'
- * names, as PEFT matches them, or all-linear. A classifier's head is trained with them, and what its files lack. -EDOM
+ * names, as PEFT matches them, or all-linear; of a mixture also experts, and names of its tensors as target_parameters has
+ * them. A classifier's head is trained with them, and what its files lack. -EDOM
  * for the text, also where a target matches nothing; -EINVAL for the model; -ENOMEM. */
 int client_adapter_add(struct client_model *model, const char *lora, struct error *err);
 
@@ -34,6 +35,11 @@ int client_adapter_find_base(char out[PATH_MAX], const json_t *peft, const char 
  * they are open, are the base's: completes config and side files. base: the directory. -EINVAL if the adapter does not
  * fit the model, or was trained on another base. */
 int client_adapter_set(struct client_model *model, json_t *peft, const char *base, struct error *err);
+
+/* Of a mixture of experts with adapters: which maps are adapted and which not, with the number of experts; "": it is no
+ * mixture. -ENOMEM. */
+enum { CLIENT_ADAPTER_NOTE_BYTES = 1200 };
+int client_adapter_note(char out[CLIENT_ADAPTER_NOTE_BYTES], const struct model_config *config, struct error *err);
 
 /* Removes the adapter from the config and the side files, for a model into which it is merged. */
 int client_adapter_remove(struct client_model *model, struct error *err);

@@ -3,6 +3,7 @@
 #define CLIENT_MODEL_ADAPTER_INTERNAL_H
 
 #include "client/model/adapter.h"
+#include "proto/model/file/checkpoint_layout.h"
 
 struct client_adapter_pattern;
 
@@ -25,8 +26,10 @@ struct client_adapter_targets {
     struct client_adapter_patterns layer_patterns; /* the first that fits has a block's number in its group "idx" */
     struct client_adapter_patterns ranks, alphas;  /* of modules that have others than these: */
     double rank, alpha;
-    bool used[ADAPTER_MAPS]; /* of the list of targets: it matched */
-    const char *unanswered;  /* the key of a pattern that gave no answer in time; NULL: there is none */
+    const json_t *parameters; /* target_parameters: a list; NULL: none */
+    bool used[ADAPTER_MAPS];  /* of the list of targets: it matched */
+    bool used_parameters[ADAPTER_MAPS];
+    const char *unanswered; /* the key of a pattern that gave no answer in time; NULL: there is none */
 };
 
 /* Borrows peft, which must outlive it. -EINVAL with a sentence. Undo: client_adapter_targets_close. */
@@ -42,6 +45,14 @@ struct client_adapter_map {
 
 /* How the linear map of this name, "model.layers.0.self_attn.q_proj", is adapted, unless it is saved. */
 struct client_adapter_map client_adapter_find(struct client_adapter_targets *targets, const char *name);
+
+/* The same of a tensor that target_parameters may name, "model.layers.0.mlp.experts.gate_up_proj". */
+struct client_adapter_map client_adapter_find_parameter(struct client_adapter_targets *targets, const char *name);
+
+/* Changes what peft says of a mixture's targets to what PEFT would; of other models nothing. own: the targets are
+ * --lora's, which may name experts and tensors besides. -EINVAL with a sentence: PEFT would refuse it. */
+int client_adapter_convert(json_t *peft, const struct model_config *config, const char *within, bool own,
+                           struct error *err);
 
 /* Resolves which linear maps of a model without an adapter, within a wrapper or not (proto/model/adapter.h), have one,
  * and how: *key, the keys beside peft in config.json

@@ -42,7 +42,7 @@ struct resolving {
     bool has_outside[ADAPTER_MAPS]; /* layers in no block have this map */
     uint8_t of[ADAPTER_BLOCKS];
     const char *within, *prefix; /* as in model_adapter_name */
-    bool adapts_experts;         /* PEFT would */
+    bool has_experts;
     struct error *err;
 };
 
@@ -94,23 +94,22 @@ static bool adapter_resolve_is_same(const struct client_adapter_map *a, const st
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Refuses an adapter that PEFT would make, or read, of an expert or a router. */
-static int mixture_check(struct resolving *r, const char *name)
+/* Experts and routers are tensors to PEFT, which target_parameters names. */
+static struct client_adapter_map resolve_find(struct resolving *r, const struct model_linear *linear, const char *name)
 {
-    if (!r->adapts_experts || client_adapter_find(&r->targets, name).rank == 0)
-        return 0;
-    return error_set(
-        r->err, -EINVAL,
-        "its targets include %s, as PEFT understands them: experts and routers have no adapters here; name "
-        "others, as in targets=q_proj,k_proj,v_proj,o_proj",
-        name);
+    char tensor[CHECKPOINT_TENSOR_BYTES + 8];
+
+    snprintf(tensor, sizeof tensor, linear->role == LINEAR_EXPERTS ? "%s" : "%s.weight", name);
+    r->has_experts |= linear->role == LINEAR_EXPERTS;
+    return linear->role == LINEAR_PLAIN ? client_adapter_find(&r->targets, name)
+                                        : client_adapter_find_parameter(&r->targets, tensor);
 }
 
 static int on_linear(void *data, const struct model_linear *linear)
 {
     struct resolving *r = data;
     const bool in_block = linear->layer->kind == MODEL_BLOCK;
-    char bare[sizeof((struct model_tensor *)0)->name], name[CHECKPOINT_TENSOR_BYTES];
+    char bare[2 * PROGRAM_ADAPTED_BYTES], name[CHECKPOINT_TENSOR_BYTES];
     int rc = 0;
 
     snprintf(bare, sizeof bare, "%.*s", (int)linear->n, linear->name);
@@ -121,12 +120,10 @@ static int on_linear(void *data, const struct model_linear *linear)
     }
     if (rc || client_adapter_is_saved(&r->targets, name))
         return rc;
-    if (linear->role != LINEAR_PLAIN)
-        return mixture_check(r, name);
     const unsigned i = stem_place(r, linear);
     if (i == ADAPTER_MAPS)
         return error_set(r->err, -EINVAL, "this model has too many linear maps");
-    const struct client_adapter_map map = client_adapter_find(&r->targets, name);
+    const struct client_adapter_map map = resolve_find(r, linear, name);
     r->stems[i].n++;
     r->stems[i].n_matched += map.rank > 0;
     r->stems[i].n_plain +=
@@ -149,7 +146,7 @@ static int refuse_target(struct error *err, const struct resolving *r, const cha
     error_set(err, -EINVAL, "the target %.60s matches no linear map that can be adapted here: these are", target);
     for (unsigned i = 0; i < r->n_stems; i++)
         error_append(err, "%s %s", i == 0 ? "" : i + 1 < r->n_stems ? "," : " and", r->stems[i].name);
-    if (!r->adapts_experts)
+    if (!r->has_experts)
         error_append(err, "; all-linear means all of them");
     return -EINVAL;
 }
@@ -168,6 +165,11 @@ static int check_used(const struct resolving *r, bool strict, struct error *err)
     json_array_foreach((json_t *)(uintptr_t)r->targets.targets.list, i, item)
     {
         if (strict && i < ADAPTER_MAPS && !r->targets.used[i])
+            return refuse_target(err, r, json_is_string(item) ? json_string_value(item) : "(no name)");
+    }
+    json_array_foreach((json_t *)(uintptr_t)r->targets.parameters, i, item)
+    {
+        if (i < ADAPTER_MAPS && !r->targets.used_parameters[i])
             return refuse_target(err, r, json_is_string(item) ? json_string_value(item) : "(no name)");
     }
     return any ? 0 : refuse_target(err, r, "of this adapter");
@@ -248,7 +250,6 @@ int client_adapter_resolve(json_t **key, bool *in_out, const struct model_config
     if (!r)
         return error_memory(err);
     r->err = err, r->within = within, r->prefix = config->family->prefix;
-    r->adapts_experts = config->family->adapts_experts;
     int rc = client_adapter_targets_open(&r->targets, peft, err);
     if (!rc && (rc = model_init(&model, config, err)) == 0) {
         rc = model_each_linear(&model, on_linear, r);

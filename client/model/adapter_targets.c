@@ -225,6 +225,7 @@ int client_adapter_targets_open(struct client_adapter_targets *out, const json_t
                  *alpha = json_object_get(peft, "lora_alpha");
 
     *out = (struct client_adapter_targets){.saved = json_object_get(peft, "modules_to_save"),
+                                           .parameters = json_object_get(peft, "target_parameters"),
                                            .rank = rank ? json_number_value(rank) : 8,
                                            .alpha = alpha ? json_number_value(alpha) : 8};
     int rc = names_open(&out->targets, "target_modules", json_object_get(peft, "target_modules"), err);
@@ -277,6 +278,26 @@ struct client_adapter_map client_adapter_find(struct client_adapter_targets *t, 
     if (!names_match(t, &t->targets, name, t->used, &whole))
         return (struct client_adapter_map){0};
     if (t->layers && !whole && !layers_hold(t, name))
+        return (struct client_adapter_map){0};
+    return (struct client_adapter_map){.rank = values_find(t, &t->ranks, name, t->rank),
+                                       .alpha = values_find(t, &t->alphas, name, t->alpha)};
+}
+
+struct client_adapter_map client_adapter_find_parameter(struct client_adapter_targets *t, const char *name)
+{
+    bool any = false;
+    size_t i;
+    json_t *item;
+
+    json_array_foreach((json_t *)(uintptr_t)t->parameters, i, item)
+    {
+        if (!adapter_targets_is_end(name, json_string_value(item)))
+            continue;
+        any = true;
+        if (i < ADAPTER_MAPS)
+            t->used_parameters[i] = true;
+    }
+    if (!any)
         return (struct client_adapter_map){0};
     return (struct client_adapter_map){.rank = values_find(t, &t->ranks, name, t->rank),
                                        .alpha = values_find(t, &t->alphas, name, t->alpha)};

@@ -251,45 +251,114 @@ static const struct model_piece *layer_pieces(const struct model *model, const s
     return &model->pieces[model->units[model->visits[layer->first_visit]].first_piece];
 }
 
-float model_adapter_factor(const struct model *model, uint32_t tensor)
+/* Of a map beside which the tensors STEM.lora_A.weight and STEM.lora_B.weight are. */
+static bool adapted_linear(struct model_adapted *out, const struct model *model, const struct program_operation *op,
+                           const struct program *p, const struct model_piece *pieces, const char *name)
 {
+    char stem[PROGRAM_ADAPTED_BYTES];
+    const char *const dot = strrchr(name, '.');
+    const size_t n = strlen(program_adapted_name(stem, name, (size_t)(dot - name)));
+
+    for (int i = 0; op->kind == &operation_adapter && i < op->adapter.n_maps; i++) {
+        const uint32_t a = pieces[program_tensors_before(p, op->tensor + 2 * i)].tensor;
+        const char *const of = model->tensors[a].name;
+        if (strncmp(of, stem, n) != 0 || strcmp(of + n, ".lora_A.weight") != 0 || strcmp(dot, ".weight") != 0)
+            continue;
+        *out = (struct model_adapted){a, a + 1, op->adapter.maps[i].rank, op->adapter.maps[i].factor, .n_experts = 1};
+        return true;
+    }
+    return false;
+}
+
+/* Of an expert's gate, up or down. */
+static bool adapted_expert(struct model_adapted *out, const struct program_operation *op, const struct program *p,
+                           const struct model_piece *pieces, uint32_t tensor)
+{
+    for (int i = 0; op->kind == &operation_experts && i < 3; i++) {
+        const uint32_t first = pieces[program_tensors_before(p, op->tensor + i)].tensor, n = op->experts.n_experts;
+        const struct program_adapter_map *map = i == 2 ? &op->experts.down : &op->experts.gate_up;
+        if (tensor < first || tensor >= first + n || map->rank == 0)
+            continue;
+        const uint32_t a = pieces[program_tensors_before(p, program_experts_tensor(op, i == 2))].tensor;
+        *out =
+            (struct model_adapted){a, a + 1, map->rank, map->factor, tensor - first, n, i == 1 ? op->experts.inner : 0};
+        return true;
+    }
+    return false;
+}
+
+struct model_adapted model_find_adapted(const struct model *model, uint32_t tensor)
+{
+    struct model_adapted out = {0};
+
     for (const struct model_layer *layer = model->layers; layer < model->layers + model->n_layers; layer++) {
         const struct program *p = layer->program ? &layer->program->program : NULL;
         const struct model_piece *pieces = p ? layer_pieces(model, layer) : NULL;
-        for (int o = 0; p && o < p->n_operations; o++) {
-            const struct program_operation *op = &p->operations[o];
-            for (int i = 0; op->kind == &operation_adapter && i < op->adapter.n_maps; i++)
-                if (pieces[program_tensors_before(p, op->tensor + 2 * i)].tensor == tensor)
-                    return op->adapter.maps[i].factor;
-        }
+        for (int o = 0; p && o < p->n_operations; o++)
+            if (adapted_linear(&out, model, &p->operations[o], p, pieces, model->tensors[tensor].name) ||
+                adapted_expert(&out, &p->operations[o], p, pieces, tensor))
+                return out;
     }
-    assert(!"a tensor of no adapter");
-    return 0;
+    return out;
 }
 
-/* Each of the tensors from this one of the operation's on, to the end of its stack. */
-static int each_of_tensor(const struct model_layer *layer, const struct program_operation *op, int tensor,
-                          const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
-                          void *data)
+static int each_of_part(const struct model_layer *layer, const struct program_operation *op, int part,
+                        const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
+                        void *data)
 {
     const struct program *p = &layer->program->program;
-    const struct model_piece *piece = layer_pieces(model, layer) + program_tensors_before(p, op->tensor + tensor);
-    const struct program_tensor *t = &p->tensors[op->tensor + tensor];
-    int rc = 0;
+    const struct program_tensor *t = &p->tensors[op->tensor + part];
+    const char *const name =
+        model->tensors[layer_pieces(model, layer)[program_tensors_before(p, op->tensor + part)].tensor].name;
+    char whole[PROGRAM_ADAPTED_BYTES], stem[PROGRAM_ADAPTED_BYTES];
 
-    for (uint32_t i = 0; rc == 0 && i < (t->n_stacked ? t->n_stacked : 1); i++) {
-        const char *name = model->tensors[piece[i].tensor].name;
-        rc = on_linear(data, &(struct model_linear){.role = t->n_stacked             ? LINEAR_EXPERT
-                                                            : model_is_router(p, op) ? LINEAR_ROUTER
-                                                                                     : LINEAR_PLAIN,
-                                                    .layer = layer,
-                                                    .name = name,
-                                                    .n = (size_t)(strrchr(name, '.') - name),
-                                                    .stem = t->name,
-                                                    .n_stem = (size_t)(strrchr(t->name, '.') - t->name),
-                                                    .in_out = !t->n_stacked && !op->linear.out_in});
-    }
-    return rc;
+    program_adapted_name(whole, name, (size_t)(strrchr(name, '.') - name));
+    program_adapted_name(stem, t->name, (size_t)(strrchr(t->name, '.') - t->name));
+    return on_linear(data, &(struct model_linear){.role = model_is_router(p, op) ? LINEAR_ROUTER : LINEAR_PLAIN,
+                                                  .layer = layer,
+                                                  .name = whole,
+                                                  .n = strlen(whole),
+                                                  .stem = stem,
+                                                  .n_stem = strlen(stem),
+                                                  .in_out = !op->linear.out_in});
+}
+
+/* "gate_proj" of "mlp.experts.%u.gate_proj.weight", behind what is there. */
+static void adapter_add_part(char *out, size_t n, const char *name)
+{
+    const char *const end = strrchr(name, '.'), *from = end;
+    const size_t at = strlen(out);
+
+    while (from > name && from[-1] != '.')
+        from--;
+    snprintf(out + at, n - at, "%s%.*s", at ? "," : "", (int)(end - from), from);
+}
+
+/* All gates and ups of a layer's experts, or all downs. */
+static int each_of_experts(const struct model_layer *layer, const struct program_operation *op, bool down,
+                           const struct model *model, int (*on_linear)(void *data, const struct model_linear *linear),
+                           void *data)
+{
+    const struct program *p = &layer->program->program;
+    const struct program_tensor *t = &p->tensors[op->tensor + (down ? 2 : 0)];
+    const struct model_piece *const pieces = layer_pieces(model, layer);
+    const char *const first = model->tensors[pieces[program_tensors_before(p, op->tensor)].tensor].name;
+    const size_t n_own = strlen(first) + strlen("%u") - strlen("0") - strlen(p->tensors[op->tensor].name);
+    char whole[2 * PROGRAM_ADAPTED_BYTES], stem[PROGRAM_ADAPTED_BYTES], parts[PROGRAM_NAME_BYTES] = "";
+
+    program_experts_name(stem, p, op, down);
+    snprintf(whole, sizeof whole, "%.*s%s", (int)n_own, first, stem);
+    adapter_add_part(parts, sizeof parts, t->name);
+    if (!down)
+        adapter_add_part(parts, sizeof parts, t[1].name);
+    return on_linear(data, &(struct model_linear){.role = LINEAR_EXPERTS,
+                                                  .layer = layer,
+                                                  .name = whole,
+                                                  .n = strlen(whole),
+                                                  .stem = stem,
+                                                  .n_stem = strlen(stem),
+                                                  .parts = parts,
+                                                  .n_experts = op->experts.n_experts});
 }
 
 static int each_of_layer(const struct model *model, const struct model_layer *layer,
@@ -299,9 +368,10 @@ static int each_of_layer(const struct model *model, const struct model_layer *la
     int rc = 0;
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
-        const int n = op->kind == &operation_linear ? op->linear.n_parts : op->kind == &operation_experts ? 3 : 0;
-        for (int i = 0; rc == 0 && i < n; i++)
-            rc = each_of_tensor(layer, op, i, model, on_linear, data);
+        for (int i = 0; rc == 0 && op->kind == &operation_linear && i < op->linear.n_parts; i++)
+            rc = each_of_part(layer, op, i, model, on_linear, data);
+        for (int i = 0; rc == 0 && op->kind == &operation_experts && i < 2; i++)
+            rc = each_of_experts(layer, op, i, model, on_linear, data);
     }
     return rc;
 }

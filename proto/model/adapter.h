@@ -26,8 +26,8 @@
  * PEFT names the modules of the model that it loads, and of a wrapper (proto/model/wrapper.h) that is the whole: there
  * model.language_model stands in place of the text model's own prefix. "within": "language_model" says so.
  *
- * A program with adapters has an operation behind each linear map that is adapted (proto/operation/kind/adapter.h), so that
- * no family knows of adapters. */
+ * A program with adapters has an operation behind each linear map that is adapted (proto/operation/kind/adapter.h), and more
+ * tensors in the operation of experts (experts.h), so that no family knows of adapters. */
 #ifndef PROTO_MODEL_ADAPTER_H
 #define PROTO_MODEL_ADAPTER_H
 
@@ -88,16 +88,24 @@ const char *model_adapter_name(char *out, size_t n, const char *within, const ch
 /* The smallest rank of any map; 0: there is no adapter. */
 uint32_t model_adapter_least_rank(const struct model_adapter *adapter);
 
-/* The factor of the map whose A this tensor is. */
-float model_adapter_factor(const struct model *model, uint32_t tensor);
+/* How a matrix of the base is adapted: by factor B A. Of experts A and B have all of them (struct
+ * device_experts_adapter); of other maps n_experts is 1, and B's first row 0. */
+struct model_adapted {
+    uint32_t a, b; /* tensors; 0 both: it is not */
+    uint32_t rank;
+    float factor;
+    uint32_t expert, n_experts, first_row;
+};
+
+struct model_adapted model_find_adapted(const struct model *model, uint32_t tensor);
 
 enum model_linear_role {
     LINEAR_PLAIN,
-    LINEAR_ROUTER, /* it makes the scores of experts */
-    LINEAR_EXPERT, /* one of an expert's own */
+    LINEAR_ROUTER,  /* it makes the scores of experts */
+    LINEAR_EXPERTS, /* of all experts of the layer, which are one tensor in transformers: "mlp.experts.gate_up_proj" */
 };
 
-/* A linear map of a model without adapters, in one of its layers. Those of experts and routers have no adapters. */
+/* A linear map of a model without adapters, in one of its layers, by its name in transformers' model. */
 struct model_linear {
     enum model_linear_role role;
     const struct model_layer *layer;
@@ -105,6 +113,8 @@ struct model_linear {
     size_t n;
     const char *stem; /* its name in the layer's program, "self_attn.q_proj", of n_stem characters */
     size_t n_stem;
+    const char *parts; /* of experts: the last names of an expert's own maps, "gate_proj,up_proj"; else NULL */
+    uint32_t n_experts;
     bool in_out; /* its weight is (in, out) */
 };
 

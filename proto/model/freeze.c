@@ -16,10 +16,18 @@ static bool is_frozen(const struct model *m, const struct model_piece *piece)
     return m->tensors[piece->tensor].frozen;
 }
 
+/* The value that makes the scores of experts, before an adapter adds to it. */
+static int freeze_scores(const struct program *p, const struct program_operation *route)
+{
+    const int scores = route->inputs[0], maker = p->values[scores].operation;
+
+    return maker >= 0 && p->operations[maker].kind == &operation_adapter ? p->operations[maker].inputs[0] : scores;
+}
+
 bool model_is_router(const struct program *p, const struct program_operation *op)
 {
     for (int i = 0; i < p->n_operations; i++)
-        if (p->operations[i].kind == &operation_route && p->operations[i].inputs[0] == op->outputs[0])
+        if (p->operations[i].kind == &operation_route && freeze_scores(p, &p->operations[i]) == op->outputs[0])
             return true;
     return false;
 }

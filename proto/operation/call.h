@@ -72,7 +72,7 @@ enum call_pass {
     CALL_PASS_NORM_BACKWARD,
 };
 
-enum { CALL_ARRAYS = 14 };
+enum { CALL_ARRAYS = 22 };
 
 /* What a call does. */
 struct call_work {

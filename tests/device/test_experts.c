@@ -84,6 +84,41 @@ static struct call_test make(enum call_kind kind, int i)
                               .prepare = prepare[k % KINDS]};
 }
 
+/* Besides, an adapter's inner values, as forward and as gradients. */
+static double near_adapted(const struct call_test *test, const char *output)
+{
+    return near(test, output) + 2 * unit_of(test->type);
+}
+
+/* Ranks of less than a vector, of several; of one of the maps, or of both. */
+static void adapt(struct call_test *test, int way)
+{
+    static const size_t ranks[][2] = {{3, 0}, {0, 5}, {6, 3}, {34, 17}};
+    struct device_experts *op = &test->call.experts;
+    struct device_experts_adapter *const adapters[] = {&op->gate_up, &op->of_down};
+
+    for (int i = 0; i < 2; i++)
+        if (ranks[way][i] > 0)
+            *adapters[i] = (struct device_experts_adapter){.rank = ranks[way][i],
+                                                           .factor = 0.1875f,
+                                                           .a = call_given,
+                                                           .b = call_given};
+    test->near = near_adapted;
+}
+
+/* Of both factors, of one, of none. */
+static void ask_of_adapters(struct call_test *test, int way)
+{
+    struct device_experts_adapter *const adapters[] = {&test->call.experts.gate_up, &test->call.experts.of_down};
+
+    for (int i = 0; i < 2; i++) {
+        if (adapters[i]->rank > 0 && way % 3 != 1)
+            adapters[i]->a_gradient = (void *)call_given;
+        if (adapters[i]->rank > 0 && way % 3 != 2)
+            adapters[i]->b_gradient = (void *)call_given;
+    }
+}
+
 SUITE_FIXTURE(mirror_forget, NULL)
 
 TEST_EACH(experts_are_the_formula, N_CASES)
@@ -104,6 +139,30 @@ TEST_EACH(the_gradient_of_experts_is_the_formula, N_CASES)
             op->gate_gradient = (void *)call_given, op->beta = (float)(way % 2);
         if (way > 1)
             op->up_gradient = op->down_gradient = (void *)call_given;
+        call_check(&test);
+    }
+}
+
+TEST_EACH(adapted_experts_are_the_formula, N_CASES)
+{
+    struct call_test test = make(CALL_experts, _i);
+
+    adapt(&test, _i / NUMBER_TYPES % 4);
+    call_check(&test);
+}
+
+/* Of x, of the choice's weights and of the factors; of the weights as well; overwritten or added to. */
+TEST_EACH(the_gradient_of_adapted_experts_is_the_formula, N_CASES)
+{
+    for (int way = 0; way < 4; way++) {
+        struct call_test test = make(CALL_experts_backward, _i);
+        struct device_experts *op = &test.call.experts;
+
+        adapt(&test, (_i / NUMBER_TYPES + way) % 4);
+        ask_of_adapters(&test, way);
+        op->beta = (float)(way % 2);
+        if (way > 1)
+            op->gate_gradient = op->up_gradient = op->down_gradient = (void *)call_given;
         call_check(&test);
     }
 }

@@ -33,8 +33,7 @@ FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 CAUSAL = {"tied": "rank=3,targets=c_attn,c_proj", "untied": "rank=2,rslora", "llama3": "rank=4,targets=q_proj,v_proj,down_proj",
           "mistral_window": "", "qwen2": "rank=8,alpha=4", "qwen3": "targets=gate_proj,o_proj", "gemma": "rank=3,dropout=0.1",
           "gemma3": "rank=2", "bloom": "", "apertus": "", "nanochat": "", "lfm2": "", "lfm3": "", "muse_glimmer_text": "", "olmo_hybrid": "", "qwen3_5_text": "", "granite_swa": "",
-          "mixtral": "rank=3,targets=q_proj,v_proj", "olmoe": "targets=k_proj,o_proj", "qwen2_moe": "rank=2",
-          "qwen3_moe": "rank=2,targets=q_proj,k_proj,v_proj,o_proj"}
+          "mixtral": "rank=3,rslora", "olmoe": "rank=2,targets=k_proj,experts", "qwen2_moe": "rank=2", "qwen3_moe": "rank=2"}
 SEQUENCES = {"saved_t5": "rank=3,targets=q,v,wo", "saved_flan": "rank=2,rslora,dropout=0.1", "adapter_flan": None}
 MASKED = {"bert": "rank=4,targets=query,value,dense", "roberta": "rank=2"}
 WITHIN = 2e-5  # of the largest logit
@@ -53,6 +52,8 @@ def loaded(kind, base, folder, **options):
 def logits(model, ids, first):
     """In float64: Qwen3.5's small model multiplies fp32's roundings by some hundreds."""
     positions = {} if first is None else {"position_ids": torch.arange(ids.shape[1])[None] + first}
+    if hasattr(model.config, "num_experts_per_tok"):  # grouped products are not in float64
+        (model.get_base_model() if isinstance(model, PeftModel) else model).set_experts_implementation("eager")
     if model.config.is_encoder_decoder:
         positions["decoder_input_ids"] = ids.flip(0)
     with torch.no_grad(), families.throughout():

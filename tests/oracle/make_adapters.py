@@ -11,13 +11,18 @@
     adapter_head     a tied Llama, whose head is: the table stays
     adapter_both     a tied GPT-2, both: they are two
     adapter_ranks    a GPT-2, ranks and alphas of their own by module, by block and by both; rsLoRA
+    adapter_qwen3_moe  all linear maps: experts and routers among them; rsLoRA
+    adapter_mixtral  names of what files have: experts' w1, w2 and w3, and queries
+    adapter_olmoe    a pattern that matches gates and ups alone
+    adapter_qwen2_moe  an expert's tensors by target_parameters, with ranks of their own
     adapter_layers   a Qwen 3, one block alone, and a map of the other that is named whole; two maps of one input that differ
 
 Each names its base by a path from its own directory. reference.json has token ids and the mean loss over windows of seq, as
 eps eval cuts them, with the adapter and without.
 
-Made with torch 2.15.0, transformers 5.23.0 and peft 0.21.2 on the CPU.
+Made with torch 2.15.0, transformers 5.23.0 (of mixtures 5.24.0) and peft 0.21.2 on the CPU.
 """
+import contextlib
 import json
 import os
 import shutil
@@ -27,7 +32,10 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
 
+from transformers import AutoModelForCausalLM
+
 import drawn
+import families
 import fixture
 import float64
 import logits
@@ -46,13 +54,31 @@ ADAPTERS = {
     "ranks": dict(r=2, lora_alpha=4, target_modules="all-linear", fan_in_fan_out=True, use_rslora=True,
                   rank_pattern={r".*\.1\.attn\.c_attn": 5, "^transformer.h.0.mlp.c_fc|mlp.c_fc": 1, "c_attn": 3},  # PEFT sorts keys,
                   alpha_pattern={r".*\.0\..*": 2.5, "attn.c_proj": 7}),  # and the first counts that matches
+    "qwen3_moe": dict(r=2, lora_alpha=6, target_modules="all-linear", use_rslora=True),
+    "mixtral": dict(r=3, lora_alpha=4, target_modules=["q_proj", "w1", "w2", "w3"]),
+    "olmoe": dict(r=2, lora_alpha=4, target_modules=r".*\.experts\.(gate|up)_proj"),
+    "qwen2_moe": dict(r=2, lora_alpha=4, target_modules=["v_proj"],
+                      target_parameters=["experts.down_proj", "mlp.experts.gate_up_proj"], rank_pattern={".*gate_up_proj": 3},
+                      alpha_pattern={"down_proj": 7}),
     "layers": dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "mlp.down_proj", "model.layers.0.self_attn.k_proj"],
                    layers_to_transform=[1], layers_pattern="layers", rank_pattern={"v_proj": 1}, alpha_pattern={"v_proj": 9}),
 }
 BASES = {"table": "gemma3_tied", "head": "llama_linear", "both": "tied", "ranks": "untied", "layers": "qwen3"}  # others are named after theirs
 
 
+def mixture_of(name, dtype):
+    """Made anew, as its buffers are then of this type, too; files are read in their own."""
+    how = dict(attn_implementation="eager", experts_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(os.path.join(logits.FIXTURES, name), dtype=torch.float32, **how)
+    with families.throughout() if dtype == torch.float64 else contextlib.nullcontext():
+        out = AutoModelForCausalLM.from_config(model.config, dtype=dtype, **how).eval()
+    out.load_state_dict(model.state_dict())
+    return out
+
+
 def base_of(name, dtype):
+    if name in logits.FAMILIES:
+        return mixture_of(name, dtype)
     model = logits.MODELS[name][0].from_pretrained(os.path.join(logits.FIXTURES, name), dtype=torch.float32,
                                                    attn_implementation="sdpa").to(dtype).eval()
     return float64.widen(model) if dtype == torch.float64 else model
@@ -83,18 +109,21 @@ def make(name):
         config = json.load(f)
     if name == "mistral":
         config["key_of_a_later_peft"] = True
-    if isinstance(config["target_modules"], list):
-        config["target_modules"].sort()
+    for names in config["target_modules"], config["target_parameters"]:
+        if isinstance(names, list):
+            names.sort()
     with open(path, "w") as f:
         json.dump(config, f, indent=2)
         f.write("\n")
+    ids = drawn.minibatch(name, 0, 1, N, model.config.vocab_size, 0)[0][0].tolist()
     exact = base_of(base, torch.float64)
-    ids = drawn.minibatch(name, 0, 1, N, exact.config.vocab_size, 0)[0][0].tolist()
-    without = loss_of(exact, ids)
+    with families.throughout() if base in logits.FAMILIES else contextlib.nullcontext():
+        without = loss_of(exact, ids)
     exact = PeftModel.from_pretrained(exact, folder, autocast_adapter_dtype=False).to(torch.float64).eval()
-    fixture.write(os.path.join(folder, "reference.json"),
-                  {"seq": SEQ, "base": without, "loss": loss_of(exact, ids), "ids": ids})
-    print(name, without, loss_of(exact, ids), config["target_modules"])
+    with families.throughout() if base in logits.FAMILIES else contextlib.nullcontext():
+        loss = loss_of(exact, ids)
+    fixture.write(os.path.join(folder, "reference.json"), {"seq": SEQ, "base": without, "loss": loss, "ids": ids})
+    print(name, without, loss, config["target_modules"], config["target_parameters"])
 
 
 if __name__ == "__main__":

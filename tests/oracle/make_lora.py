@@ -6,7 +6,7 @@ The base's tensors and the adapters' are drawn, B too, so that no gradient is ze
 of the adapters' tensors alone; config.json holds the adapter as eps keeps it there (proto/model/adapter.h). In lora_dropout
 PEFT's masks are replaced by those that eps draws (proto/base/random.h), which are computed here from that definition.
 
-Made with torch 2.15.0, transformers 5.23.0 (5.24.0: lora_qwen3_5) and peft 0.21.2 on the CPU.
+Made with torch 2.15.0, transformers 5.23.0 (5.24.0: lora_qwen3_5, lora_mixtral, lora_qwen*_moe) and peft 0.21.2 on the CPU.
 """
 import contextlib
 import math
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 
+from transformers import MixtralConfig, MixtralForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
 import distribution
 import drawn
 import families
@@ -27,6 +29,7 @@ import float64
 import forms
 import logits
 import masked
+import mixtures
 import training
 
 BATCH, SEQ, LABEL_GAP, N_STEPS, SITE = 8, 17, 7, 10, 256  # SITE: RANDOM_DROPOUT_ADAPTER
@@ -34,6 +37,10 @@ SIZES = dict(max_position_embeddings=24, initializer_range=0.02)
 ENCODER = logits.ENCODER | SIZES | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 DECODER = {k: v for k, v in (logits.DECODER | SIZES).items() if "token_id" not in k}
 GPT2 = {k: v for k, v in logits.GPT2.items() if "token_id" not in k} | dict(n_positions=24)
+MIXTURES = {"mixtral": (MixtralConfig, MixtralForCausalLM), "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
+            "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}
+distribution.FAMILIES |= MIXTURES
+GAP = 1e-5  # of scores, by which no other expert is chosen in fp32
 MODELS = {  # family, numbers of the config, numbers of the adapter
     "lora_gpt2": ("gpt2", GPT2, dict(r=4, lora_alpha=8, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)),
     "lora_gpt2_all": ("gpt2", GPT2 | dict(tie_word_embeddings=False, activation_function="gelu", n_layer=3), dict(
@@ -69,16 +76,25 @@ MODELS = {  # family, numbers of the config, numbers of the adapter
     "lora_patterns_rs": ("gpt2", GPT2 | dict(n_layer=3), dict(
         r=3, lora_alpha=4, layers_to_transform=[1, 2], target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True,
         use_rslora=True, rank_pattern={"h.1.attn.c_proj": 7, "mlp.c_proj": 1}, alpha_pattern={"c_attn": 2.5})),
+    # Experts and routers, in all blocks but one; with rsLoRA; and of Qwen 2 neither, as PEFT has it.
+    "lora_qwen3_moe": ("qwen3_moe", DECODER | dict(
+        head_dim=10, num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, norm_topk_prob=True,
+        mlp_only_layers=[1]), dict(r=3, lora_alpha=6, target_modules="all-linear")),
+    "lora_mixtral": ("mixtral", DECODER | dict(head_dim=10, num_local_experts=5, num_experts_per_tok=2), dict(
+        r=4, lora_alpha=3, target_modules="all-linear", use_rslora=True)),
+    "lora_qwen2_moe": ("qwen2_moe", DECODER | dict(
+        num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20), dict(
+        r=3, lora_alpha=6, target_modules="all-linear")),
     "lora_dropout": ("llama", DECODER, dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], lora_dropout=0.25)),
 }
 # The draw of weights and tokens where it has another name: in that of the name itself a first gradient is smaller than Adam's
 # epsilon, and rounding alone decides how far that element goes (training.py).
-DRAWS = {"lora_bert": "lora_bert_2"}
+DRAWS = {"lora_bert": "lora_bert_2", "lora_mixtral": "lora_mixtral_5"}
 # Gradients alone, over the base that bitsandbytes codes and decodes: each family in 4 or 8 bits.
 MODELS |= {f"lora_{family}_{base}": MODELS[f"lora_{family}"] for family, base in (
     ("gpt2", "nf4"), ("llama", "int8"), ("mistral", "nf4"), ("qwen2", "int8"), ("qwen3", "nf4"), ("gemma", "nf4"),
-    ("gemma3", "int8"), ("bert", "nf4"), ("roberta", "int8"))}
-LONGER = {"lora_qwen3_5": 20}  # steps
+    ("gemma3", "int8"), ("bert", "nf4"), ("roberta", "int8"), ("qwen3_moe", "nf4"), ("mixtral", "int8"))}
+LONGER = dict.fromkeys(("lora_qwen3_5", "lora_qwen3_moe", "lora_mixtral", "lora_qwen2_moe"), 20)  # steps
 FIRST_TENSOR = {"q_proj": 4, "v_proj": 6}  # of lora_dropout's adapters in a block: behind the norm's, q's, k's and v's
 
 
@@ -119,7 +135,20 @@ def how_drawn(name, tensor, shape):
 
 def ours(tensor):
     """The name in eps: without those that PEFT adds."""
-    return tensor.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
+    return re.sub(r"\.base_layer(?!\.lora_)", "", tensor.removeprefix("base_model.model.")).replace(".default", "")
+
+
+def parts(family, tensor, p):
+    """Of a parameter of transformers: those of files, by our names. Experts are one tensor there, and files of Mixtral have
+    other names."""
+    name, of = ours(tensor), ("w1", "w3", "w2") if family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    if family == "mixtral" and ".lora_" not in name:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if ".experts." not in name or ".lora_" in name:
+        return [(name, p)]
+    stem, joined = name.rsplit(".", 1)
+    return [(f"{stem}.{e}.{n}.weight", w) for e in range(len(p)) for n, w in (
+        zip(of[:2], p[e].chunk(2)) if joined == "gate_up_proj" else [(of[2], p[e])])]
 
 
 class Mask(torch.nn.Module):
@@ -158,34 +187,42 @@ class Adapted:
 class Run(distribution.Run):
     def __init__(self, name, dtype, attention="eager", n_runs=1):
         family, numbers, adapter = MODELS[name]
-        throughout = dtype == torch.float64 and family in distribution.THROUGHOUT
+        throughout = dtype == torch.float64 and (family in distribution.THROUGHOUT or family in MIXTURES)
+        experts = {"experts_implementation": "eager"} if family in MIXTURES else {}
         self.arithmetic = families.throughout if throughout else contextlib.nullcontext
         attention = "sdpa" if dtype == torch.float64 and family != "gpt2" and not throughout else attention
         with self.arithmetic():
             base = distribution.FAMILIES[family][1]._from_config(
-                config_of(name), attn_implementation=attention, dtype=dtype if throughout else torch.float32).to(dtype).train()
+                config_of(name), attn_implementation=attention, dtype=dtype if throughout else torch.float32,
+                **experts).to(dtype).train()
         if dtype == torch.float64 and not throughout:
             float64.widen(base)
         model = get_peft_model(base, LoraConfig(**adapter, lora_bias=False), autocast_adapter_dtype=False).to(dtype)
         self.name, self.n_runs, self.step, self.first_row, self.products, self.tied = name, n_runs, 0, 0, None, None
         self.weights = {}
         with torch.no_grad():
-            for t, p in model.named_parameters():
-                w = drawn.weights(f"{draw_of(name)}:{ours(t)}", p.numel(), *how_drawn(name, ours(t), p.shape))
+            for t, p, frozen in [(t, w, not p.requires_grad) for whole, p in model.named_parameters() for t, w in parts(family, whole, p)]:
+                w = drawn.weights(f"{draw_of(name)}:{t}", p.numel(), *how_drawn(name, t, p.shape))
                 # Of a convolution over tokens ours are tap by tap.
                 w = torch.from_numpy(w).view_as(p) if p.dim() < 3 else torch.from_numpy(w).view(p.shape[2], -1).T[:, None]
-                if base_of(name) and not p.requires_grad:
-                    linear = p.dim() == 2 and not re.search(r"embed|wte|wpe|decoder|lm_head\.weight", t)
+                if base_of(name) and frozen:
+                    linear = p.dim() == 2 and not re.search(r"embed|wte|wpe|decoder|lm_head\.weight|(mlp|moe)\.gate\.weight", t)
                     w = forms.decoded(w.float(), base_of(name), linear)
                 p.copy_(w)
-                self.weights[ours(t)] = p
+                self.weights[t] = p
         for module, dropout in [(t, m) for t, m in model.named_modules() if t.endswith("lora_dropout")]:
             if "default" in dropout and adapter.get("lora_dropout"):
                 dropout["default"] = Mask(self, module.removesuffix(".lora_dropout"), adapter["lora_dropout"])
+        for router in [m for m in model.modules() if hasattr(m, "top_k") and family in MIXTURES]:
+            router.register_forward_hook(lambda router, _, out: self.check_gap(mixtures.gap(out[0].detach(), router.top_k)))
         self.model, self.modules = Adapted(model), model.targeted_module_names
+        self.modules = self.modules + [t.removesuffix(".weight") for t in model.targeted_parameter_names]
         self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
         self.m = dict(family=family, config=numbers, optimizer="adamw", parts=1, lr=1e-3, decay=training.DECAY)
+
+    def check_gap(self, gap):
+        assert gap > GAP, f"{self.name}: scores within {gap} of a tie"
 
     def minibatch(self):
         return map(torch.from_numpy, drawn.minibatch(draw_of(self.name), self.step % training.N_MINIBATCHES, BATCH, SEQ,
@@ -207,11 +244,20 @@ def stems(run):
     return sorted({re.sub(rf"^({prefix}\.)?(h|layers|encoder\.layer)\.\d+\.", "", m) for m in run.modules})
 
 
+def wrapped(adapted, module):
+    """What PEFT put around it: of experts, around the module that they are in, once for each tensor of theirs."""
+    if module in adapted:
+        return adapted[module]
+    module, _, tensor = module.rpartition(".")
+    outer = adapted[module]
+    return outer if outer.parameter_name == tensor else outer.base_layer
+
+
 def forms_of(run, modules):
     """The ranks and alphas that PEFT gave each of the modules, block by block (proto/model/adapter.h)."""
     layers = [re.search(r"\.(?:h|layers|layer)\.(\d+)\.(.*)", m) for m in run.modules]
     adapted = dict(run.model.model.base_model.model.named_modules())
-    maps = {(int(of[1]), of[2]): [adapted[m].r["default"], adapted[m].lora_alpha["default"]] for m, of in zip(run.modules, layers)}
+    maps = {(int(of[1]), of[2]): [wrapped(adapted, m).r["default"], wrapped(adapted, m).lora_alpha["default"]] for m, of in zip(run.modules, layers)}
     blocks = [[maps.get((block, m)) for m in modules] for block in range(run.model.model.config.num_hidden_layers)]
     nowhere = [None] * len(modules)
     kinds = [nowhere] + [b for i, b in enumerate(blocks) if b != nowhere and b not in blocks[:i]]
@@ -220,7 +266,7 @@ def forms_of(run, modules):
 
 def config_json(name, run):
     family, _, adapter = MODELS[name]
-    by_pattern = forms_of(run, stems(run)) if "rank_pattern" in adapter else {}
+    by_pattern = forms_of(run, stems(run)) if "rank_pattern" in adapter or any("experts" in m for m in run.modules) else {}
     keep = {k: v for k, v in config_of(name).to_dict().items() if k not in ("transformers_version", "id2label", "label2id")}
     return keep | {"architectures": [distribution.FAMILIES[family][1].__name__],
                    "adapter": {"peft": {"peft_type": "LORA"} | adapter, "modules": stems(run)} | by_pattern}

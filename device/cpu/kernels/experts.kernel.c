@@ -111,6 +111,8 @@ struct experts {
     float *sum, *terms;
     value *rows, *slopes, *both, *units;
     uint32_t *order, *starts;
+    value *low, *low_down, *b, *b_down;
+    float *b_gradient;
 };
 
 /* One expert: its rows of `order`, and its weights. */
@@ -154,7 +156,12 @@ static struct experts experts_begin(struct device *dev, const struct device_expe
                               .both = (value *)(at + p.both),
                               .units = (value *)(at + p.units),
                               .order = (uint32_t *)(at + p.order),
-                              .starts = (uint32_t *)(at + p.starts)};
+                              .starts = (uint32_t *)(at + p.starts),
+                              .low = (value *)(at + p.low),
+                              .low_down = (value *)(at + p.low_down),
+                              .b = (value *)(at + p.b),
+                              .b_down = (value *)(at + p.b_down),
+                              .b_gradient = (float *)(at + p.b_gradient)};
 
     experts_sort(&e);
     memset(e.sum, 0, op->m * op->n * sizeof *e.sum);
@@ -182,6 +189,183 @@ static void experts_gather(const struct experts *e, const struct expert *x, valu
         memcpy(to + i * op->n, from + x->rows[i] / op->n_chosen * op->n, op->n * sizeof *to);
 }
 
+/* ---- adapters ---- */
+
+/* One expert's adapter of one map. */
+struct lowered {
+    const struct device_experts_adapter *of;
+    const value *a, *b; /* (rank, in), (out, rank) */
+    value *low;         /* (rows, rank) */
+    size_t in, out, expert, n_experts;
+};
+
+static struct lowered lowered_of(const struct experts *e, const struct expert *x, bool down)
+{
+    const struct device_experts *op = e->op;
+    const struct device_experts_adapter *of = down ? &op->of_down : &op->gate_up;
+    const size_t in = down ? op->inner : op->n;
+
+    return (struct lowered){.of = of,
+                            .a = (const value *)of->a + x->index * of->rank * in,
+                            .b = down ? e->b_down : e->b,
+                            .low = down ? e->low_down : e->low,
+                            .in = in,
+                            .out = down ? op->n : 2 * op->inner,
+                            .expert = x->index,
+                            .n_experts = op->n_experts};
+}
+
+/* B[e] (out, rank), whose columns are n_experts columns apart in the whole. */
+static void lowered_take(const struct experts *e, const struct lowered *l, value *b)
+{
+    const size_t rank = l->of->rank;
+
+#pragma omp parallel for num_threads(cpu_threads(e->dev, l->out *rank)) schedule(static)
+    for (size_t i = 0; i < l->out; i++)
+        for (size_t k = 0; k < rank; k++)
+            b[i * rank + k] = ((const value *)l->of->b)[(i * rank + k) * l->n_experts + l->expert];
+}
+
+static void experts_take(const struct experts *e, const struct expert *x)
+{
+    const struct lowered in = lowered_of(e, x, false), down = lowered_of(e, x, true);
+
+    lowered_take(e, &in, e->b);
+    lowered_take(e, &down, e->b_down);
+}
+
+/* low = factor * x A^T, of rows x (n, in). */
+static void lowered_descend(const struct experts *e, const struct lowered *l, const value *x, size_t n)
+{
+    if (l->of->rank > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.transpose_b = true,
+                                     .m = n,
+                                     .n = l->of->rank,
+                                     .k = l->in,
+                                     .a = x,
+                                     .a_stride = l->in,
+                                     .b = l->a,
+                                     .b_stride = l->in,
+                                     .c = l->low,
+                                     .c_stride = l->of->rank,
+                                     .factor = l->of->factor});
+}
+
+/* y (n, out) += low B^T; wide: in fp32. */
+static void lowered_add(const struct experts *e, const struct lowered *l, void *y, size_t n, bool wide)
+{
+    if (l->of->rank > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.transpose_b = true,
+                                     .m = n,
+                                     .n = l->out,
+                                     .k = l->of->rank,
+                                     .a = l->low,
+                                     .a_stride = l->of->rank,
+                                     .b = l->b,
+                                     .b_stride = l->of->rank,
+                                     .c = y,
+                                     .c_stride = l->out,
+                                     .wide = wide,
+                                     .beta = 1});
+}
+
+/* low = factor * dy B: the gradient of x A^T. */
+static void lowered_ascend(const struct experts *e, const struct lowered *l, const value *dy, size_t n)
+{
+    if (l->of->rank > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.m = n,
+                                     .n = l->of->rank,
+                                     .k = l->out,
+                                     .a = dy,
+                                     .a_stride = l->out,
+                                     .b = l->b,
+                                     .b_stride = l->of->rank,
+                                     .c = l->low,
+                                     .c_stride = l->of->rank,
+                                     .factor = l->of->factor});
+}
+
+/* dx (n, in) += low A; wide: in fp32. */
+static void lowered_return(const struct experts *e, const struct lowered *l, void *dx, size_t n, bool wide)
+{
+    if (l->of->rank > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.m = n,
+                                     .n = l->in,
+                                     .k = l->of->rank,
+                                     .a = l->low,
+                                     .a_stride = l->of->rank,
+                                     .b = l->a,
+                                     .b_stride = l->in,
+                                     .c = dx,
+                                     .c_stride = l->in,
+                                     .wide = wide,
+                                     .beta = 1});
+}
+
+/* A's gradient: low^T x, where low is a gradient and x the map's input. */
+static void lowered_contribute_a(const struct experts *e, const struct lowered *l, const value *x, size_t n)
+{
+    const size_t n_a = l->of->rank * l->in;
+    float *const to = l->of->a_gradient ? l->of->a_gradient + l->expert * n_a : NULL;
+
+    if (to && n > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.transpose_a = true,
+                                     .m = l->of->rank,
+                                     .n = l->in,
+                                     .k = n,
+                                     .a = l->low,
+                                     .a_stride = l->of->rank,
+                                     .b = x,
+                                     .b_stride = l->in,
+                                     .c = to,
+                                     .c_stride = l->in,
+                                     .wide = true,
+                                     .over_rows = true,
+                                     .beta = e->op->beta});
+    else if (to && e->op->beta == 0) memset(to, 0, n_a * sizeof *to);
+}
+
+/* Puts the expert's gradient of B, or zeros, where its columns are. */
+static void lowered_put(const struct experts *e, const struct lowered *l, bool any)
+{
+    const size_t rank = l->of->rank;
+
+#pragma omp parallel for num_threads(cpu_threads(e->dev, l->out *rank)) schedule(static)
+    for (size_t i = 0; i < l->out * rank; i++) {
+        float *const to = l->of->b_gradient + i * l->n_experts + l->expert;
+        *to = (any ? e->b_gradient[i] : 0) + (e->op->beta == 0 ? 0 : *to);
+    }
+}
+
+/* B's gradient: dy^T low, where low is x A^T times the factor. */
+static void lowered_contribute_b(const struct experts *e, const struct lowered *l, const value *dy, size_t n)
+{
+    if (!l->of->b_gradient)
+        return;
+    if (n > 0)
+        KERNEL_NAME(cpu_matmul)
+    (e->dev, &(struct device_matmul){.transpose_a = true,
+                                     .m = l->out,
+                                     .n = l->of->rank,
+                                     .k = n,
+                                     .a = dy,
+                                     .a_stride = l->out,
+                                     .b = l->low,
+                                     .b_stride = l->of->rank,
+                                     .c = e->b_gradient,
+                                     .c_stride = l->of->rank,
+                                     .wide = true,
+                                     .over_rows = true});
+    lowered_put(e, l, n > 0);
+}
+
+/* ---- forward ---- */
+
 /* Gates and ups of the gathered rows: the columns of one array. */
 static void experts_open(const struct experts *e, const struct expert *x)
 {
@@ -199,6 +383,9 @@ static void experts_open(const struct experts *e, const struct expert *x)
                                      .b_stride = op->n,
                                      .c = e->both + (size_t)i * op->inner,
                                      .c_stride = 2 * op->inner});
+    const struct lowered gate_up = lowered_of(e, x, false);
+    lowered_descend(e, &gate_up, e->rows, x->n);
+    lowered_add(e, &gate_up, e->both, x->n, false);
 }
 
 /* Adds each row of terms, times its weight if they are weighed, to its token's sum. */
@@ -229,8 +416,10 @@ static void experts_round(const struct experts *e, value *to)
 static void expert_forward(const struct experts *e, const struct expert *x)
 {
     const struct device_experts *op = e->op;
+    const struct lowered down = lowered_of(e, x, true);
 
     experts_gather(e, x, e->rows, op->x);
+    experts_take(e, x);
     experts_open(e, x);
     KERNEL_NAME(cpu_glu)
     (e->dev, &(struct device_glu){.m = x->n,
@@ -252,6 +441,8 @@ static void expert_forward(const struct experts *e, const struct expert *x)
                                      .c = e->terms,
                                      .c_stride = op->n,
                                      .wide = true});
+    lowered_descend(e, &down, e->units, x->n);
+    lowered_add(e, &down, e->terms, x->n, true);
     experts_add(e, x, true);
 }
 
@@ -347,7 +538,25 @@ static void experts_return(const struct experts *e, const struct expert *x)
                                      .c_stride = op->n,
                                      .wide = true,
                                      .beta = (float)i});
+    const struct lowered gate_up = lowered_of(e, x, false);
+    lowered_return(e, &gate_up, e->terms, x->n, true);
     experts_add(e, x, false);
+}
+
+/* Behind expert_backward, units are weighed, `both` has gradients; low is that of gates and ups as forward, low_down is a
+ * gradient, which the weighed units take for A's. Then each becomes the other. */
+static void experts_contribute_adapters(const struct experts *e, const struct expert *x)
+{
+    const struct lowered gate_up = lowered_of(e, x, false), down = lowered_of(e, x, true);
+
+    lowered_contribute_a(e, &down, e->units, x->n);
+    if (x->n > 0)
+        lowered_descend(e, &down, e->units, x->n);
+    lowered_contribute_b(e, &down, e->slopes, x->n);
+    lowered_contribute_b(e, &gate_up, e->both, x->n);
+    if (x->n > 0)
+        lowered_ascend(e, &gate_up, e->both, x->n);
+    lowered_contribute_a(e, &gate_up, e->rows, x->n);
 }
 
 static void expert_backward(const struct experts *e, const struct expert *x)
@@ -356,6 +565,7 @@ static void expert_backward(const struct experts *e, const struct expert *x)
 
     experts_gather(e, x, e->rows, op->x);
     experts_gather(e, x, e->slopes, op->y_gradient);
+    experts_take(e, x);
     experts_open(e, x);
     KERNEL_NAME(cpu_matmul)
     (e->dev, &(struct device_matmul){.m = x->n,
@@ -367,6 +577,9 @@ static void expert_backward(const struct experts *e, const struct expert *x)
                                      .b_stride = op->inner,
                                      .c = e->units,
                                      .c_stride = op->inner});
+    const struct lowered down = lowered_of(e, x, true);
+    lowered_ascend(e, &down, e->slopes, x->n);
+    lowered_return(e, &down, e->units, x->n, false);
 #pragma omp parallel for num_threads(cpu_threads(e->dev, x->n * op->inner)) schedule(static)
     for (size_t i = 0; i < x->n; i++)
         experts_turn_row(e, x, i);
@@ -381,6 +594,7 @@ void KERNEL_NAME(cpu_experts_backward)(struct device *dev, const struct device_e
         if (x.n > 0)
             expert_backward(&e, &x);
         experts_contribute_all(&e, &x);
+        experts_contribute_adapters(&e, &x);
         if (x.n > 0)
             experts_return(&e, &x);
     }

@@ -4,7 +4,8 @@
  * the other, each for all tokens, and blocks whose rows are beyond the expert's return at once. As launches run in
  * order, a token's terms are added in that of experts, and no two threads add to one sum.
  *
- * Products are in expert_product.cuh. */
+ * Products are in expert_product.cuh, those of adapters in expert_adapter.cuh. */
+#include "device/cuda/kernels/expert_adapter.cuh"
 #include "device/cuda/kernels/expert_product.cuh"
 #include "device/cuda/kernels/exponential.cuh"
 
@@ -289,7 +290,7 @@ template <typename T> struct mixture {
     const struct cuda_queue *q;
     const struct device_experts *op;
     float *sum, *terms;
-    T *gathered, *slopes, *both, *units;
+    T *gathered, *slopes, *both, *units, *low, *low_down;
     uint32_t *order, *starts;
     cudaError_t rc;
 
@@ -364,6 +365,67 @@ template <typename T> struct mixture {
         queue_product<false, true>(expert, p);
         p.b = (const T *)op->up + expert * op->n * op->inner, p.c = both + op->inner;
         queue_product<false, true>(expert, p);
+        adapt(lowered_of(expert, false), gathered, both);
+    }
+
+    /* ---- adapters ---- */
+
+    lowered<T> lowered_of(size_t expert, bool down) const
+    {
+        lowered<T> l = {};
+
+        l.of = down ? &op->of_down : &op->gate_up;
+        l.in = down ? op->inner : op->n, l.out = down ? op->n : 2 * op->inner;
+        l.a = (const T *)l.of->a + expert * l.of->rank * l.in, l.low = down ? low_down : low;
+        l.rows = op->m, l.expert = expert, l.n_experts = op->n_experts;
+        return l;
+    }
+
+    template <typename C> void queue_low(const lowered<T> &l, const low_product<T, C> &p)
+    {
+        if (l.of->rank > 0)
+            run(multiply_low<struct rows, T, C>, dim3((unsigned)pieces(p.n, LOW_TILE), (unsigned)pieces(p.m, LOW_TILE)),
+                LOW_THREADS, rows(l.expert), p);
+    }
+
+    /* y += what the adapter makes of x. */
+    template <typename C> void adapt(const lowered<T> &l, const T *x, C *y)
+    {
+        queue_low(l, l.descend(x));
+        queue_low(l, l.add(y));
+    }
+
+    /* dx += what it makes of dy; low is then the gradient that A's takes. */
+    template <typename C> void adapt_back(const lowered<T> &l, const T *dy, C *dx)
+    {
+        queue_low(l, l.ascend(dy));
+        queue_low(l, l.give_back(dx));
+    }
+
+    void contribute_a(const lowered<T> &l, const T *x)
+    {
+        if (l.of->a_gradient)
+            queue_low(l, l.contribute_a(x, op->beta != 0));
+    }
+
+    void contribute_b(const lowered<T> &l, const T *dy)
+    {
+        if (l.of->b_gradient)
+            queue_low(l, l.contribute_b(dy, op->beta != 0));
+    }
+
+    /* Units are weighed, `both` has gradients; low is that of gates and ups as forward, low_down is a gradient, which the
+     * weighed units take for A's. Then each becomes the other. */
+    void contribute_adapters(size_t expert)
+    {
+        const lowered<T> gate_up = lowered_of(expert, false), down = lowered_of(expert, true);
+
+        contribute_a(down, units);
+        queue_low(down, down.descend(units));
+        contribute_b(down, slopes);
+        contribute_b(gate_up, both);
+        queue_low(gate_up, gate_up.ascend(both));
+        contribute_a(gate_up, gathered);
     }
 
     void add(size_t expert, bool weighed)
@@ -378,6 +440,7 @@ template <typename T> struct mixture {
         run(make_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->inner);
         queue_product<false, true>(expert,
                                    map<float>(units, op->inner, op->down, expert, op->inner, terms, op->n, op->inner));
+        adapt(lowered_of(expert, true), units, terms);
         add(expert, true);
     }
 
@@ -401,14 +464,17 @@ template <typename T> struct mixture {
         gather(expert, slopes, op->y_gradient);
         open(expert);
         queue_product<false, false>(expert, map<T>(slopes, op->n, op->down, expert, inner, units, inner, op->n));
+        adapt_back(lowered_of(expert, true), slopes, units);
         run(turn_units<T>, each(), EXPERT_THREADS, rows(expert), units, both, op->weights_gradient, inner);
         contribute(expert, op->gate_gradient, both, 2 * inner, inner, gathered, op->n);
         contribute(expert, op->up_gradient, both + inner, 2 * inner, inner, gathered, op->n);
         contribute(expert, op->down_gradient, slopes, op->n, op->n, units, inner);
+        contribute_adapters(expert);
         struct product<T, float> p = map<float>(both, 2 * inner, op->gate, expert, op->n, terms, op->n, inner);
         queue_product<false, false>(expert, p);
         p.a = both + inner, p.b = (const T *)op->up + expert * op->n * inner, p.adds = 1;
         queue_product<false, false>(expert, p);
+        queue_low(lowered_of(expert, false), lowered_of(expert, false).give_back(terms));
         add(expert, false);
     }
 
@@ -441,6 +507,7 @@ static struct mixture<T> begin_mixture(const struct cuda_queue *q, const struct 
     x.sum = (float *)(at + places.sum), x.terms = (float *)(at + places.rows);
     x.gathered = (T *)(at + places.rows), x.slopes = (T *)(at + places.slopes);
     x.both = (T *)(at + places.both), x.units = (T *)(at + places.units);
+    x.low = (T *)(at + places.low), x.low_down = (T *)(at + places.low_down);
     x.order = (uint32_t *)(at + places.order), x.starts = (uint32_t *)(at + places.starts);
     x.rc = cudaMemsetAsync(x.sum, 0, op->m * op->n * sizeof(float), q->stream);
     x.sort();

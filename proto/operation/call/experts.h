@@ -30,13 +30,24 @@ struct device_route {
     void *scores_gradient;         /* (m, n_experts), backward, overwritten */
 };
 
+/* A low-rank adapter (Hu et al., arXiv:2106.09685) of each expert's map of `in` to `out` numbers, whose weight is then
+ * W[e] + factor B[e] A[e]. As PEFT's files have them: A[e] is rows rank e .. rank (e + 1) of a; column k of B[e] is
+ * column k n_experts + e of b. */
+struct device_experts_adapter {
+    size_t rank; /* 0: there is none */
+    float factor;
+    const void *a, *b;              /* (n_experts rank, in), (out, rank n_experts) */
+    float *a_gradient, *b_gradient; /* as they are, backward; NULL: not computed */
+};
+
 /* Each token's sum of what its experts make of it, gated units (Shazeer, arXiv:2002.05202) with silu:
  *
  *     y[t] = sum over the experts e of token t of w[t][e] down[e] (silu(gate[e] x[t]) * (up[e] x[t]))
  *
  * Terms are added in fp32, one at a time, in ascending order of experts; those of x's gradient in descending order. So
  * a token's bits depend on no other token's choice. Gradients of weights are sums over an expert's tokens in their
- * order; of an expert that nobody chose they are 0. */
+ * order; of an expert that nobody chose they are 0. Of adapters the factors alone have gradients, beside the weights or
+ * without them. */
 struct device_experts {
     size_t m, n, inner;           /* tokens; columns of x; of a gate */
     size_t n_experts, n_chosen;   /* as of device_route */
@@ -49,6 +60,8 @@ struct device_experts {
     void *x_gradient;             /* (m, n), backward, overwritten */
     float *weights_gradient;      /* (m, n_chosen), backward, overwritten */
     float *gate_gradient, *up_gradient, *down_gradient; /* shaped as the weights, backward; NULL: not computed */
+    struct device_experts_adapter gate_up;              /* of gate and up as one map, of 2 inner numbers: gates first */
+    struct device_experts_adapter of_down;
     float beta;    /* a gradient of weights = its sum + beta * what was there: 0 or 1 */
     void *scratch; /* device_experts_scratch bytes */
 };
@@ -63,6 +76,9 @@ struct device_experts_places {
     size_t units;  /* (m, inner): gated units */
     size_t order;  /* (m n_chosen) uint32_t: places in the choice, by expert, then by token */
     size_t starts; /* (n_experts + 1) uint32_t: where each expert's begin in `order` */
+    /* Of adapters: their inner values, (m, rank) each, what is between A and B, or its gradient; one expert's B, (out,
+     * rank); and, backward, the gradient of one expert's B in fp32. */
+    size_t low, low_down, b, b_down, b_gradient;
     size_t bytes;
 };
 
@@ -78,6 +94,7 @@ static inline struct device_experts_places device_experts_lay(const struct devic
                                                               bool backward)
 {
     const size_t each = number_bytes(type), rows = op->m * op->n * each, wide = op->m * op->n * sizeof(float);
+    const size_t b = 2 * op->inner * op->gate_up.rank, b_down = op->n * op->of_down.rank;
     struct device_experts_places p;
 
     p.bytes = 0;
@@ -88,6 +105,11 @@ static inline struct device_experts_places device_experts_lay(const struct devic
     p.units = device_experts_take(&p.bytes, op->m * op->inner * each);
     p.order = device_experts_take(&p.bytes, op->m * op->n_chosen * sizeof(uint32_t));
     p.starts = device_experts_take(&p.bytes, (op->n_experts + 1) * sizeof(uint32_t));
+    p.low = device_experts_take(&p.bytes, op->m * op->gate_up.rank * each);
+    p.low_down = device_experts_take(&p.bytes, op->m * op->of_down.rank * each);
+    p.b = device_experts_take(&p.bytes, b * each);
+    p.b_down = device_experts_take(&p.bytes, b_down * each);
+    p.b_gradient = device_experts_take(&p.bytes, backward ? (b > b_down ? b : b_down) * sizeof(float) : 0);
     return p;
 }
 

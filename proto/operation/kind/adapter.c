@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the program ---- */
@@ -40,6 +41,20 @@ bool program_adapter_holds(const char *list, const char *tensor)
     return false;
 }
 
+const char *program_adapted_name(char out[PROGRAM_ADAPTED_BYTES], const char *name, size_t n)
+{
+    static const char sparse[] = "block_sparse_moe.";
+    const char *const at = strstr(name, sparse);
+    const size_t before = at && at < name + n ? (size_t)(at - name) : n;
+
+    if (before == n)
+        snprintf(out, PROGRAM_ADAPTED_BYTES, "%.*s", (int)n, name);
+    else
+        snprintf(out, PROGRAM_ADAPTED_BYTES, "%.*smlp.%.*s", (int)before, name, (int)(n - before - strlen(sparse)),
+                 at + strlen(sparse));
+    return out;
+}
+
 /* "self_attn.q_proj" of the tensor "self_attn.q_proj.weight". */
 static size_t stem_length(const struct program_tensor *weight)
 {
@@ -53,10 +68,9 @@ static void add_map(struct program *p, struct program_operation *op, const struc
 {
     struct program_adapter_options *options = &op->adapter;
     const uint32_t rank = how.rank;
-    char stem[PROGRAM_NAME_BYTES];
+    char stem[PROGRAM_ADAPTED_BYTES];
 
-    memcpy(stem, weight->name, sizeof stem);
-    stem[stem_length(weight)] = 0;
+    program_adapted_name(stem, weight->name, stem_length(weight));
     options->rank = options->rank < rank ? rank : options->rank;
     options->maps[options->n_maps].first = first;
     options->maps[options->n_maps].columns = out;
@@ -72,14 +86,30 @@ static void add_map(struct program *p, struct program_operation *op, const struc
                        (struct program_tensor){.rows = out, .columns = rank, .init = MODEL_INIT_ZERO, .adapts = true});
 }
 
+static struct program_adapter_map find_named(const struct program_adaptation *how, const char *name)
+{
+    const int i = list_find(how->modules, name, strlen(name));
+
+    return i < 0 ? (struct program_adapter_map){0} : how->maps ? how->maps[i] : how->all;
+}
+
 /* How the map of this weight is adapted. */
 static struct program_adapter_map find_map(const struct program_adaptation *how, const struct program_tensor *weight)
 {
-    const int i = list_find(how->modules, weight->name, stem_length(weight));
+    char name[PROGRAM_ADAPTED_BYTES];
 
-    if (i < 0 || program_adapter_holds(how->trained, weight->name))
+    if (program_adapter_holds(how->trained, weight->name))
         return (struct program_adapter_map){0};
-    return how->maps ? how->maps[i] : how->all;
+    return find_named(how, program_adapted_name(name, weight->name, stem_length(weight)));
+}
+
+/* Adds the adapters of experts that were just added. */
+static void adapt_experts(struct program *p, struct program_operation *op, const struct program_adaptation *how)
+{
+    char gate_up[PROGRAM_ADAPTED_BYTES], down[PROGRAM_ADAPTED_BYTES];
+
+    program_experts_adapt(p, op, find_named(how, program_experts_name(gate_up, p, op, false)),
+                          find_named(how, program_experts_name(down, p, op, true)));
 }
 
 /* Adds the adapter of a linear operation that was just added, and whose tensors they are; returns its result. */
@@ -164,6 +194,8 @@ void program_adapt(struct program *p, const struct program_adaptation *how)
          source++) {
         struct program_operation *op = adapter_copy(p, values, &from, source);
         op->frozen = op->n_tensors > 0 && !is_trained(p, op, how);
+        if (op->kind == &operation_experts && op->frozen)
+            adapt_experts(p, op, how);
         if (adapts_any(p, op, how))
             values[source->outputs[0]] = adapter_adapt(p, op, how);
     }

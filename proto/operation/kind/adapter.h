@@ -47,6 +47,11 @@ struct program_adaptation {
  * once, after the last operation was added. */
 void program_adapt(struct program *p, const struct program_adaptation *how);
 
+/* The name of a module, or its end, in transformers' model, which PEFT adapts: files of mixtures have block_sparse_moe
+ * where it has mlp. name: of n characters. Returns out. */
+enum { PROGRAM_ADAPTED_BYTES = 128 };
+const char *program_adapted_name(char out[PROGRAM_ADAPTED_BYTES], const char *name, size_t n);
+
 /* True if a list, "a,b", has this name of n characters. */
 bool program_adapter_lists(const char *list, const char *name, size_t n);
 

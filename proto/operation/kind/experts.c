@@ -14,9 +14,12 @@
 #include "proto/operation/schedule_internal.h"
 
 #include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-enum { GATE, UP, DOWN };    /* tensors */
-enum { X, SCORES, CHOICE }; /* inputs of the experts */
+enum { GATE, UP, DOWN, ADAPTERS }; /* tensors */
+enum { X, SCORES, CHOICE };        /* inputs of the experts */
 
 static int program_route(struct program *p, int scores, const struct program_route_options *route)
 {
@@ -40,7 +43,7 @@ int program_experts(struct program *p, int x, int scores, uint32_t inner, const 
     struct program_operation *op = program_append(p, &operation_experts);
 
     out.rows = n, out.columns = inner;
-    op->experts = (struct program_experts_options){n_experts, route->n_chosen, inner};
+    op->experts = (struct program_experts_options){.n_experts = n_experts, .n_chosen = route->n_chosen, .inner = inner};
     program_add_input(p, op, x);
     program_add_input(p, op, scores);
     program_add_input(p, op, choice);
@@ -48,6 +51,88 @@ int program_experts(struct program *p, int x, int scores, uint32_t inner, const 
     program_add_named_tensor(p, op, names->up, in);
     program_add_named_tensor(p, op, names->down, out);
     return program_add_output(p, op, PROGRAM_VALUE, n);
+}
+
+/* ---- adapters ---- */
+
+/* "mlp.experts" of "mlp.experts.%u.gate_proj.weight", as transformers has it. */
+static const char *experts_module(char out[PROGRAM_ADAPTED_BYTES], const struct program *p,
+                                  const struct program_operation *op)
+{
+    const char *const name = p->tensors[op->tensor + GATE].name, *const number = strstr(name, ".%u");
+
+    return program_adapted_name(out, name, number ? (size_t)(number - name) : 0);
+}
+
+const char *program_experts_name(char out[PROGRAM_ADAPTED_BYTES], const struct program *p,
+                                 const struct program_operation *op, bool down)
+{
+    experts_module(out, p, op);
+    const size_t n = strlen(out);
+    snprintf(out + n, PROGRAM_ADAPTED_BYTES - n, down ? ".down_proj" : ".gate_up_proj");
+    return out;
+}
+
+/* Drawn as torch.nn.Linear's weight is, as a linear map's adapter (adapter.c). */
+static void experts_add_adapter(struct program *p, struct program_operation *op, const char *stem, uint32_t rank,
+                                uint32_t in, uint32_t out)
+{
+    const uint32_t columns = rank * op->experts.n_experts;
+
+    program_add_tensor(p, op, stem, "lora_A.weight",
+                       (struct program_tensor){.rows = columns,
+                                               .columns = in,
+                                               .init = MODEL_INIT_UNIFORM,
+                                               .deviation = (float)(1 / sqrt(in)),
+                                               .adapts = true});
+    program_add_tensor(
+        p, op, stem, "lora_B.weight",
+        (struct program_tensor){.rows = out, .columns = columns, .init = MODEL_INIT_ZERO, .adapts = true});
+}
+
+void program_experts_adapt(struct program *p, struct program_operation *op, struct program_adapter_map gate_up,
+                           struct program_adapter_map down)
+{
+    const uint32_t n = p->values[op->inputs[X]].columns, inner = op->experts.inner;
+    char stem[PROGRAM_ADAPTED_BYTES];
+
+    op->experts.gate_up = gate_up, op->experts.down = down;
+    experts_module(stem, p, op);
+    const size_t n_stem = strlen(stem);
+    if (gate_up.rank > 0) {
+        snprintf(stem + n_stem, sizeof stem - n_stem, "%s", down.rank > 0 ? ".base_layer" : "");
+        experts_add_adapter(p, op, stem, gate_up.rank, n, 2 * inner);
+    }
+    stem[n_stem] = 0;
+    if (down.rank > 0)
+        experts_add_adapter(p, op, stem, down.rank, inner, n);
+    op->frozen &= gate_up.rank == 0 && down.rank == 0;
+}
+
+int program_experts_tensor(const struct program_operation *op, bool down)
+{
+    return op->tensor + ADAPTERS + (down && op->experts.gate_up.rank > 0 ? 2 : 0);
+}
+
+/* As the device has it, in this run; without gradients. */
+static struct device_experts_adapter experts_adapter(const struct operation_run *r, const struct program_operation *op,
+                                                     bool down)
+{
+    const struct program_adapter_map *map = down ? &op->experts.down : &op->experts.gate_up;
+    const int tensor = program_experts_tensor(op, down);
+
+    if (map->rank == 0 || r->base)
+        return (struct device_experts_adapter){0};
+    return (struct device_experts_adapter){.rank = map->rank,
+                                           .factor = map->factor,
+                                           .a = r->weights[tensor],
+                                           .b = r->weights[tensor + 1]};
+}
+
+static void experts_ask(struct device_experts_adapter *adapter, const struct operation_run *r, int tensor)
+{
+    adapter->a_gradient = adapter->rank > 0 ? r->gradients[tensor] : NULL;
+    adapter->b_gradient = adapter->rank > 0 ? r->gradients[tensor + 1] : NULL;
 }
 
 /* ---- route ---- */
@@ -107,7 +192,9 @@ static uint64_t experts_scratch(const struct program *p, const struct program_op
                                            .n = p->values[op->inputs[X]].columns,
                                            .inner = op->experts.inner,
                                            .n_experts = op->experts.n_experts,
-                                           .n_chosen = op->experts.n_chosen};
+                                           .n_chosen = op->experts.n_chosen,
+                                           .gate_up.rank = op->experts.gate_up.rank,
+                                           .of_down.rank = op->experts.down.rank};
 
     return experts_own_scratch(&experts, s->type, backward) +
            (backward ? experts.m * experts.n_chosen * sizeof(float) : 0);
@@ -124,6 +211,8 @@ static void experts_run_backward(const struct operation_run *r, const struct sch
     experts->gate_gradient = r->gradients[op->tensor + GATE];
     experts->up_gradient = r->gradients[op->tensor + UP];
     experts->down_gradient = r->gradients[op->tensor + DOWN];
+    experts_ask(&experts->gate_up, r, program_experts_tensor(op, false));
+    experts_ask(&experts->of_down, r, program_experts_tensor(op, true));
     experts->beta = r->fresh ? 0 : 1;
     experts->weights_gradient = (float *)((char *)r->at[step->scratch] + experts_own_scratch(experts, r->type, true));
     r->ops->experts_backward(r->dev, experts);
@@ -153,6 +242,8 @@ static void experts_run(const struct operation_run *r, const struct schedule_ste
                                      .gate = r->weights[op->tensor + GATE],
                                      .up = r->weights[op->tensor + UP],
                                      .down = r->weights[op->tensor + DOWN],
+                                     .gate_up = experts_adapter(r, op, false),
+                                     .of_down = experts_adapter(r, op, true),
                                      .scratch = r->at[step->scratch]};
 
     if (step->action != SCHEDULE_FORWARD) {

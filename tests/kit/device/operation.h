@@ -23,7 +23,7 @@ struct operation_part {
     enum call_type type;    /* VALUES: the device's */
 };
 
-enum { OPERATION_PARTS = 5 };
+enum { OPERATION_PARTS = 9 };
 
 struct operation {
     enum number_type type; /* of the device's values */

@@ -133,7 +133,7 @@ static double unit(const struct inside *in, size_t j)
     return reference_activation(MODEL_SILU, in->gate[j]) * in->up[j];
 }
 
-void reference_experts(const struct device_experts *op)
+static void experts_plain(const struct device_experts *op)
 {
     const struct inside in = inside_of(op);
 
@@ -195,7 +195,7 @@ static void clear(void *x, size_t n)
         ((double *)x)[i] = 0;
 }
 
-void reference_experts_backward(const struct device_experts *op)
+static void experts_plain_backward(const struct device_experts *op)
 {
     const struct inside in = inside_of(op);
     const size_t n = op->beta == 0 ? op->n_experts * op->n * op->inner : 0;
@@ -212,4 +212,121 @@ void reference_experts_backward(const struct device_experts *op)
             turn(&in, op, i, c);
         }
     free(in.gate);
+}
+
+/* ---- adapters ---- */
+
+/* One map of all experts, of (out, in) numbers; of gates and ups two that share A, one's rows of B behind the other's. */
+struct adapted {
+    const struct device_experts_adapter *of;
+    const double *weight, *a, *b;
+    double *merged, *gradient; /* of the merged weight */
+    double *weight_gradient;   /* NULL: nobody asks */
+    size_t n_experts, in, out, first;
+};
+
+/* B[e][i][k] */
+static size_t b_at(const struct adapted *map, size_t e, size_t i, size_t k)
+{
+    return (map->first + i) * map->of->rank * map->n_experts + k * map->n_experts + e;
+}
+
+static size_t a_at(const struct adapted *map, size_t e, size_t k, size_t j)
+{
+    return (e * map->of->rank + k) * map->in + j;
+}
+
+/* W + factor B A */
+static void merge(struct adapted *map)
+{
+    for (size_t at = 0; at < map->n_experts * map->out * map->in; at++) {
+        const size_t e = at / (map->out * map->in), i = at / map->in % map->out, j = at % map->in;
+        double sum = 0;
+        for (size_t k = 0; k < map->of->rank; k++)
+            sum += map->b[b_at(map, e, i, k)] * map->a[a_at(map, e, k, j)];
+        map->merged[at] = map->weight[at] + (double)map->of->factor * sum;
+    }
+}
+
+/* Those of W are of the merged weight; of A and B they follow by the chain rule, and are added. */
+static void split(const struct adapted *map)
+{
+    double *a = (double *)(void *)map->of->a_gradient, *b = (double *)(void *)map->of->b_gradient;
+
+    for (size_t at = 0; at < map->n_experts * map->out * map->in; at++) {
+        const size_t e = at / (map->out * map->in), i = at / map->in % map->out, j = at % map->in;
+        const double slope = (double)map->of->factor * map->gradient[at];
+        if (map->weight_gradient)
+            map->weight_gradient[at] += map->gradient[at];
+        for (size_t k = 0; k < map->of->rank; k++) {
+            if (a)
+                a[a_at(map, e, k, j)] += slope * map->b[b_at(map, e, i, k)];
+            if (b)
+                b[b_at(map, e, i, k)] += slope * map->a[a_at(map, e, k, j)];
+        }
+    }
+}
+
+enum { GATE, UP, DOWN, MAPS };
+
+static void adapt(struct adapted maps[MAPS], struct device_experts *op)
+{
+    const void *const weights[] = {op->gate, op->up, op->down};
+    float *const gradients[] = {op->gate_gradient, op->up_gradient, op->down_gradient};
+
+    for (int i = 0; i < MAPS; i++) {
+        const struct device_experts_adapter *of = i == DOWN ? &op->of_down : &op->gate_up;
+        const size_t n = op->n_experts * op->n * op->inner;
+        maps[i] = (struct adapted){.of = of,
+                                   .weight = weights[i],
+                                   .a = of->a,
+                                   .b = of->b,
+                                   .merged = reference_room(n),
+                                   .gradient = reference_room(n),
+                                   .weight_gradient = (double *)(void *)gradients[i],
+                                   .n_experts = op->n_experts,
+                                   .in = i == DOWN ? op->inner : op->n,
+                                   .out = i == DOWN ? op->n : op->inner,
+                                   .first = i == UP ? op->inner : 0};
+        merge(&maps[i]);
+    }
+    op->gate = maps[GATE].merged, op->up = maps[UP].merged, op->down = maps[DOWN].merged;
+    op->gate_gradient = (float *)(void *)maps[GATE].gradient, op->up_gradient = (float *)(void *)maps[UP].gradient;
+    op->down_gradient = (float *)(void *)maps[DOWN].gradient;
+}
+
+static void adapted_free(struct adapted maps[MAPS])
+{
+    for (int i = 0; i < MAPS; i++)
+        free(maps[i].merged), free(maps[i].gradient);
+}
+
+void reference_experts(const struct device_experts *op)
+{
+    struct device_experts merged = *op;
+    struct adapted maps[MAPS];
+
+    adapt(maps, &merged);
+    experts_plain(&merged);
+    adapted_free(maps);
+}
+
+void reference_experts_backward(const struct device_experts *op)
+{
+    struct device_experts merged = *op;
+    struct adapted maps[MAPS];
+
+    adapt(maps, &merged);
+    experts_plain_backward(&merged);
+    for (int i = 0; op->beta == 0 && i < MAPS; i++) {
+        const size_t n = op->n_experts * maps[i].of->rank;
+        clear(maps[i].weight_gradient, op->n_experts * op->n * op->inner);
+        if (i == UP)
+            continue;
+        clear(maps[i].of->a_gradient, n * maps[i].in);
+        clear(maps[i].of->b_gradient, n * (i == DOWN ? op->n : 2 * op->inner));
+    }
+    for (int i = 0; i < MAPS; i++)
+        split(&maps[i]);
+    adapted_free(maps);
 }

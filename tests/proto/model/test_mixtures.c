@@ -212,12 +212,16 @@ static int count_role(void *data, const struct model_linear *linear)
     const char *name = print("%.*s.weight", (int)linear->n, linear->name);
     const bool router = strstr(name, "mlp.gate.") != NULL, expert = strstr(name, ".experts.") != NULL;
 
-    ck_assert_int_eq(linear->role, expert ? LINEAR_EXPERT : router ? LINEAR_ROUTER : LINEAR_PLAIN);
+    ck_assert_int_eq(linear->role, expert ? LINEAR_EXPERTS : router ? LINEAR_ROUTER : LINEAR_PLAIN);
     roles->n[linear->role]++;
+    if (expert)
+        ck_assert(linear->n_experts == 5 &&
+                  strcmp(linear->parts, strstr(name, "gate_up_proj.") ? "gate_proj,up_proj" : "down_proj") == 0);
     return 0;
 }
 
-/* Of 2 sparse blocks and a dense one: 4 maps of attention in each, 3 of the dense MLP, 4 beside Qwen 2's experts. */
+/* Of 2 sparse blocks and a dense one: 4 maps of attention in each, 3 of the dense MLP, 4 beside Qwen 2's experts, which
+ * are two maps of 5 experts. */
 TEST(maps_of_experts_and_routers_are_told_from_others)
 {
     struct roles roles = {{0}}, shared = {{0}};
@@ -226,11 +230,11 @@ TEST(maps_of_experts_and_routers_are_told_from_others)
     mixture_open(&model, QWEN3_MOE FEW ", 'mlp_only_layers': [1]}");
     ck_assert_int_eq(model_each_linear(&model, count_role, &roles), 0);
     model_free(&model);
-    ck_assert(roles.n[LINEAR_PLAIN] == 15 && roles.n[LINEAR_ROUTER] == 2 && roles.n[LINEAR_EXPERT] == 2 * 5 * 3);
+    ck_assert(roles.n[LINEAR_PLAIN] == 15 && roles.n[LINEAR_ROUTER] == 2 && roles.n[LINEAR_EXPERTS] == 2 * 2);
     mixture_open(&model, QWEN2_MOE FEW ", 'num_key_value_heads': 4, 'mlp_only_layers': [1]}");
     ck_assert_int_eq(model_each_linear(&model, count_role, &shared), 0);
     model_free(&model);
-    ck_assert(shared.n[LINEAR_PLAIN] == 23 && shared.n[LINEAR_ROUTER] == 2 && shared.n[LINEAR_EXPERT] == 2 * 5 * 3);
+    ck_assert(shared.n[LINEAR_PLAIN] == 23 && shared.n[LINEAR_ROUTER] == 2 && shared.n[LINEAR_EXPERTS] == 2 * 2);
 }
 
 /* In 4 bits scores would choose other experts. */

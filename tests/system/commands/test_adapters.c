@@ -82,10 +82,13 @@ static double loss_of(const char *command)
 }
 
 /* And the base's name, if it is another. */
-static const char *const adapters[][2] = {{"tied", "tied"},         {"qwen3", "qwen3"},     {"llama3", "llama3"},
-                                          {"gemma3", "gemma3"},     {"mistral", "mistral"}, {"table", "gemma3_tied"},
-                                          {"head", "llama_linear"}, {"both", "tied"},       {"ranks", "untied"},
-                                          {"layers", "qwen3"}};
+static const char *const adapters[][2] = {{"tied", "tied"},           {"qwen3", "qwen3"},
+                                          {"llama3", "llama3"},       {"gemma3", "gemma3"},
+                                          {"mistral", "mistral"},     {"table", "gemma3_tied"},
+                                          {"head", "llama_linear"},   {"both", "tied"},
+                                          {"ranks", "untied"},        {"layers", "qwen3"},
+                                          {"qwen3_moe", "qwen3_moe"}, {"mixtral", "mixtral"},
+                                          {"olmoe", "olmoe"},         {"qwen2_moe", "qwen2_moe"}};
 
 /* fp32 against float64: 1e-6 of it. Merged, each weight is rounded once more. */
 TEST_EACH(an_adapter_of_peft_has_pefts_loss_also_merged_and_the_base_its_own, COUNT(adapters))
@@ -298,6 +301,45 @@ TEST(the_base_of_a_live_run_may_have_moved)
     processes_await_nobody();
 }
 
+/* What PEFT's all-linear adapts, by family (tests/oracle/check_adapters.py loads it there); and what --lora alone names:
+ * tensors as target_parameters has them, one of which takes the name that it has without the other. */
+static const struct {
+    const char *base, *lora;
+    const char *told, *targets, *tensor; /* of the run's head; of adapter_config.json; of the weights, in block 0 */
+    unsigned n, columns;
+} adapted[] = {
+    {"qwen3_moe", "rank=2", "not adapted: mlp.gate_proj, mlp.up_proj, mlp.down_proj; experts: 16 in each of 2 blocks",
+     "\"target_parameters\": [\n    \"gate.weight\",\n    \"gate_up_proj\",\n    \"down_proj\"\n  ]",
+     "mlp.experts.base_layer.lora_B", 36, 64},
+    {"mixtral", "rank=3", "not adapted: none; experts: 5 in each of 2 blocks", "\".*\\\\.gate_up_proj\": 6",
+     "mlp.gate.lora_A", 28, 24},
+    {"qwen2_moe", "rank=2", "not adapted: mlp.gate, mlp.experts.gate_up_proj, mlp.experts.down_proj", "\"v_proj\"",
+     "mlp.shared_expert.up_proj.lora_A", 46, 24},
+    {"olmoe", "targets=experts,rank=2", "adapted: mlp.experts.gate_up_proj, mlp.experts.down_proj; not",
+     "\"target_modules\": []", "mlp.experts.lora_A", 8, 28},
+    {"qwen2_moe", "targets=mlp.experts.gate_up_proj,rank=2", "adapted: mlp.experts.gate_up_proj; not",
+     "\"target_parameters\": [\n    \"mlp.experts.gate_up_proj\"\n  ]", "mlp.experts.lora_A", 4, 24},
+};
+
+static void check_tensors(const char *path, unsigned n, const char *one, unsigned other);
+
+TEST_EACH(a_mixture_is_adapted_as_by_peft, COUNT(adapted))
+{
+    const char *const out = print("mixture-%d", _i);
+    char name[32], tensor[120];
+
+    snprintf(name, sizeof name, "%s", out);
+    snprintf(tensor, sizeof tensor, "base_model.model.model.layers.0.%s.weight", adapted[_i].tensor);
+    expect("head -c 800 /dev/zero >zeros.bin", 0);
+    expect(print("eps train --model " FIXTURES "%s --lora %s --data zeros.bin --seq 8 --batch 2 --steps 2 --device cpu "
+                 "--out %s",
+                 adapted[_i].base, adapted[_i].lora, name),
+           0, adapted[_i].told, "B (as planned)");
+    expect_file(print("%s/latest/adapter_config.json", name), adapted[_i].targets);
+    check_tensors(print("%s/latest/adapter_model.safetensors", name), adapted[_i].n, tensor, adapted[_i].columns);
+    expect(print("eps train --resume %s --steps 3", name), 0);
+}
+
 TEST(a_run_whose_base_is_gone_says_so_and_not_that_data_are)
 {
     expect("cp -r base lent && cp data.txt kept.txt && " TRAIN "--model lent --lora rank=2 --steps 1 --out lost", 0);
@@ -321,12 +363,12 @@ static const struct refusal refusals[] = {
     {TRAIN "--model base --out no --lora targets=q_proj,c_attn", 2, "the target q_proj matches no linear map",
      "attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj"},
     {TRAIN "--model base --out no --lora targets=lm_head", 2, "the target lm_head matches no linear map", "all-linear"},
-    {TRAIN "--model " FIXTURES "qwen3_moe --out no --lora rank=2", 2,
-     "its targets include model.layers.0.mlp.gate, as PEFT understands them", "targets=q_proj,k_proj,v_proj,o_proj"},
+    {TRAIN "--model " FIXTURES "qwen3_moe --out no --lora dropout=0.1", 2,
+     "its dropout is 0.1, and its targets include gate.weight", "targets=q_proj,k_proj,v_proj,o_proj"},
     {TRAIN "--model " FIXTURES "qwen3_moe --out no --lora targets=q_proj,up_proj", 2,
-     "its targets include model.layers.0.mlp.experts.0.up_proj", NULL},
-    {TRAIN "--model " FIXTURES "qwen3_moe --out no --lora targets=experts", 2,
-     "the target experts matches no linear map", "o_proj"},
+     "its targets include up_proj and not gate_proj, which are one tensor, gate_up_proj", "name both, or neither"},
+    {TRAIN "--model " FIXTURES "mixtral --out no --lora targets=gate_proj", 2,
+     "the target gate_proj matches no linear map", "mlp.experts.gate_up_proj"},
     {TRAIN "--model " FIXTURES "qwen2_moe --out no --lora targets=gate", 2, "the target gate matches no linear map",
      "mlp.shared_expert_gate"},
     {TRAIN "--model base --out no --lora ranks=4", 2, "--lora ranks=4", "rank=N"},

@@ -10,11 +10,11 @@
 SUITE_LABELS(single, on_cuda_release)
 
 /* Each family; some of the maps that one operation computes, or all; in all layers; rsLoRA; with masks; ranks and
- * alphas by module and block, and a block without. */
+ * alphas by module and block, and a block without; experts, their routers, and neither. */
 static const char *const fixtures[] = {
-    "lora_gpt2",    "lora_gpt2_all", "lora_llama",   "lora_mistral",  "lora_qwen2",
-    "lora_qwen3",   "lora_gemma",    "lora_qwen3_5", "lora_gemma3",   "lora_bert",
-    "lora_roberta", "lora_t5",       "lora_dropout", "lora_patterns", "lora_patterns_rs",
+    "lora_gpt2",    "lora_gpt2_all", "lora_llama",       "lora_mistral",   "lora_qwen2",   "lora_qwen3",
+    "lora_gemma",   "lora_qwen3_5",  "lora_gemma3",      "lora_bert",      "lora_roberta", "lora_t5",
+    "lora_dropout", "lora_patterns", "lora_patterns_rs", "lora_qwen3_moe", "lora_mixtral", "lora_qwen2_moe",
 };
 
 static int count_fixtures(void)
@@ -32,9 +32,10 @@ static const struct {
     const char *fixture;
     enum form base;
 } coded[] = {
-    {"lora_gpt2_nf4", FORM_NF4},     {"lora_llama_int8", FORM_INT8}, {"lora_mistral_nf4", FORM_NF4},
-    {"lora_qwen2_int8", FORM_INT8},  {"lora_qwen3_nf4", FORM_NF4},   {"lora_gemma_nf4", FORM_NF4},
-    {"lora_gemma3_int8", FORM_INT8}, {"lora_bert_nf4", FORM_NF4},    {"lora_roberta_int8", FORM_INT8},
+    {"lora_gpt2_nf4", FORM_NF4},      {"lora_llama_int8", FORM_INT8},   {"lora_mistral_nf4", FORM_NF4},
+    {"lora_qwen2_int8", FORM_INT8},   {"lora_qwen3_nf4", FORM_NF4},     {"lora_gemma_nf4", FORM_NF4},
+    {"lora_gemma3_int8", FORM_INT8},  {"lora_bert_nf4", FORM_NF4},      {"lora_roberta_int8", FORM_INT8},
+    {"lora_qwen3_moe_nf4", FORM_NF4}, {"lora_mixtral_int8", FORM_INT8},
 };
 
 TEST_EACH(the_gradient_over_a_coded_base_is_pefts, backend_get()->simulated ? 0 : COUNT(coded))

@@ -251,7 +251,8 @@ const struct feature features[] = {
     {"mixture-coded", "qwen3_moe.json", PACKED,
      "--precision bf16 --moments coded --master none --clip-norm 0.5 --check-memory"},
     {"mixture-frozen", "qwen2_moe.json", TEXT, "--freeze 'model.layers.0.mlp.experts.*' --base int8"},
-    {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4,targets=q_proj,o_proj --base nf4"},
+    {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4 --base nf4"}, /* of experts and routers, too */
+    {"mixture-lora-16", "base-qwen3_moe", TEXT, "--lora rank=2,targets=experts " HALF},
     {"delta-parts", "olmo_hybrid.json", PACKED, "--optimizer adamw"},
     {"guests", "guests.json", LONG, "--freeze 'h.1.*,layers.[23].*' " HALF},
     {"alternating", "alternating.json", LONG, "--freeze 'layers.1.*' " HALF},

@@ -247,18 +247,31 @@ TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
     }
 }
 
-/* The least device memory is enough whomever tokens choose. Where all weights are 0 all experts' scores are equal, and
- * each token has the first one: nobody has another, in any step. */
-TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
+/* In the least device memory. */
+static void check_least(struct eps_train_options *options)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
-    static const char *const frozen[7] = {NULL, NULL, NULL, "*.experts.*", "layers.0.*", "*.up_proj.*", "*gate.weight"};
-    const char *const files[] = {"data.txt"};
-    const bool alike = _i % 2 == 0;
     struct seen seen = {.plan = NULL};
     struct eps_error error = {""};
     struct eps_plan plan;
     uint64_t least;
+
+    ck_assert_msg(eps_plan_minimum(&least, options, &error) == 0, "%s", error.text);
+    options->device_mem = least;
+    ck_assert_msg(eps_plan(&plan, options, &error) == 0, "%s", error.text);
+    ck_assert_msg(plan.fits, "%s", plan.why);
+    seen.plan = &plan;
+    ck_assert_msg(eps_train(options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_ge(seen.n_workers, plan.n_workers);
+}
+
+/* The least device memory is enough whomever tokens choose. Where all weights are 0 all experts' scores are equal, and
+ * each token has the first one: nobody has another, in any step. */
+TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
+{
+    static const char *const frozen[7] = {NULL, NULL, NULL, "*.experts.*", "layers.0.*", "*.up_proj.*", "*gate.weight"};
+    const char *const files[] = {"data.txt"};
+    const bool alike = _i % 2 == 0;
 
     state = (uint32_t)_i * 104729 + 1;
     expect("rm -rf drawn trained && mkdir drawn", 0);
@@ -270,13 +283,20 @@ TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
               "\"max_position_embeddings\": 64, \"vocab_size\": 256, \"initializer_range\": %s}",
               4 * within(1, 10), within(2, 40), within(1, 40), within(1, 40), alike ? "0.0" : "0.5"));
     struct eps_train_options options = draw_options(model, files, 64, frozen);
-    ck_assert_msg(eps_plan_minimum(&least, &options, &error) == 0, "%s", error.text);
-    options.device_mem = least;
-    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
-    ck_assert_msg(plan.fits, "%s", plan.why);
-    seen.plan = &plan;
-    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
-    ck_assert_uint_ge(seen.n_workers, plan.n_workers);
+    check_least(&options);
+}
+
+/* Adapters of all linear maps, or of experts alone, over a base of any form; one token that is repeated. */
+TEST_EACH(adapters_of_experts_take_what_is_planned, 6)
+{
+    static const char *const none[7] = {NULL}, *const files[] = {"zeros.bin"};
+
+    state = (uint32_t)_i * 15485863 + 1;
+    expect("rm -rf trained && head -c 800 /dev/zero >zeros.bin", 0);
+    struct eps_train_options options = draw_options(TESTS_DIR "/fixtures/qwen3_moe", files, 16, none);
+    options.lora = _i % 2 ? "rank=3" : "rank=2,targets=experts";
+    options.base = (enum eps_base)draw(EPS_BASE_NF4 + 1);
+    check_least(&options);
 }
 
 static const struct {
