@@ -4,7 +4,7 @@
     python check_saved.py --bin BIN
 
 transformers must not warn. Nothing may be missing or left over; every tensor that transformers then has is bit for bit
-the file's (16 bits widened), and the type that config.json names is the file's. With ORIGIN (made by transformers, loaded
+the file's (16 bits widened), and the type that config.json names is the file's, but for the bias of experts' choice, which is in fp32. With ORIGIN (made by transformers, loaded
 by us and saved again) all tensors are equal, after rounding to the type of SAVED, and so are the logits. With --bin, the
 folder of eps, this is done with every model that logits.py made, and with what a step of training makes of it: exported
 in fp32, bf16, fp16, and in the type in which it came. Then with classifiers and regressions that eps makes of a BERT and of
@@ -31,6 +31,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 import make_saved
+import mixtures
 import muse_glimmer  # noqa: F401: registers a class
 import programs
 
@@ -112,12 +113,12 @@ def check(saved, origin=None):
     for name, tensor in files.items():
         if not torch.equal(tensor.float(), params[name]):
             sys.exit(f"{saved}: {name} is not what transformers has of it")
-        if tensor.dtype != as_said.dtype:
+        if tensor.dtype != (torch.float32 if mixtures.is_bias(name) else as_said.dtype):
             sys.exit(f"{saved}: {name} is {tensor.dtype}, config.json says {as_said.dtype}")
     if origin:
         theirs = load(origin, may_hold_more=True)  # an old file has other heads, too
         for name, p in computed_with(theirs).items():
-            p.data = p.to(as_said.dtype).float()
+            p.data = p if mixtures.is_bias(name) else p.to(as_said.dtype).float()
             if not torch.equal(p, params[name]):
                 sys.exit(f"{saved}: {name}: {(p - params[name]).abs().max().item():.3e} apart")
         n = min(11, getattr(theirs.config, "max_position_embeddings", 11))
