@@ -25,6 +25,7 @@ import transformers
 from peft import AutoPeftModelForSeq2SeqLM, PeftConfig, PeftModel
 
 import families
+import family_draws
 import make_saved
 import muse_glimmer  # noqa: F401: registers a class
 from programs import BIN, eps
@@ -60,8 +61,10 @@ def logits(model, ids, first):
 
 
 def compare(name, kind, base, work, ids, first=None, **options):
+    experts = {"experts_implementation": "eager"} if name in family_draws.MIXTURES else {}  # others know no float64
+    options |= experts
     plain = logits(kind.from_pretrained(base, **options).eval(), ids, first)
-    merged = logits(kind.from_pretrained(work / "merged").eval(), ids, first)
+    merged = logits(kind.from_pretrained(work / "merged", **experts).eval(), ids, first)
     good = True
     for folder in (work / "run" / "latest", work / "alone"):
         assert os.path.samefile(PeftConfig.from_pretrained(folder).base_model_name_or_path, base)

@@ -64,7 +64,9 @@ def load(folder, may_hold_more=False):
 
 
 RENAMED = {"embed_out.weight": "lm_head.weight",  # GPT-NeoX's files have a name that transformers 5 gave up
-           "self_attn.gate_proj.weight": "self_attn.g_proj.weight"}  # and LFM3's one that it has in files alone
+           "self_attn.gate_proj.weight": "self_attn.g_proj.weight",  # and LFM3's one that it has in files alone
+           "block_sparse_moe.gate.weight": "mlp.gate.weight",  # as have Mixtral's and MiniMax's
+           "block_sparse_moe.e_score_correction_bias": "mlp.e_score_correction_bias"}
 
 
 def in_memory(name):
@@ -79,7 +81,7 @@ def stored(folder):
             continue
         with safe_open(path, "pt") as f:
             tensors.update({in_memory(name): f.get_tensor(name) for name in f.keys()})
-    return tensors
+    return mixtures.joined(tensors, torch.stack, torch.cat)
 
 
 def held(model):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 
-def joined(gradient):
-    """With experts' tensors as transformers has them: one of all gates and ups, (experts, 2 inner, width), one of all downs."""
+def joined(gradient, stack=np.stack, concatenate=np.concatenate):
+    """With experts' tensors as transformers has them in memory: one of all gates and ups, (experts, 2 inner, width), one of all downs."""
     out, parts = {}, {}
     for t, g in gradient.items():
         found = re.fullmatch(r"(.*\.)(mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight", t)
@@ -18,8 +18,8 @@ def joined(gradient):
         else:
             out[t] = g
     for prefix, of in parts.items():
-        gate, up, down = (np.stack([of[name][i] for i in range(len(of[name]))]) for name in ("gate_proj", "up_proj", "down_proj"))
-        out[prefix + "gate_up_proj"], out[prefix + "down_proj"] = np.concatenate((gate, up), 1), down
+        gate, up, down = (stack([of[name][i] for i in range(len(of[name]))]) for name in ("gate_proj", "up_proj", "down_proj"))
+        out[prefix + "gate_up_proj"], out[prefix + "down_proj"] = concatenate((gate, up), 1), down
     return out
 
 
