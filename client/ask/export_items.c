@@ -54,7 +54,8 @@ static int add_model(struct export_items *items, const struct model *model, cons
 
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++) {
         const struct model_tensor *tensor = &model->tensors[t];
-        const struct export_item item = {.tensor = t, .bytes = tensor->n * element, .element_bytes = element};
+        const unsigned each = tensor->fixed ? sizeof(float) : element;
+        const struct export_item item = {.tensor = t, .bytes = tensor->n * each, .element_bytes = each};
         if (!items_has(form, tensor))
             continue;
         if (form->passed)

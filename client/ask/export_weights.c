@@ -168,16 +168,22 @@ static void close_merges(const struct sources *from)
         client_merge_close(&from->list[s].merge);
 }
 
-/* Appends the block's n values in the type, which are those of a tensor from element `at` on. */
-static int append_block(struct safetensors_writer *writer, const struct target *to, const char *name, uint64_t at,
-                        uint64_t n, struct error *err)
+/* Fixed tensors are in fp32, as transformers keeps them: in fewer bits other experts would be chosen. */
+static enum safetensors_type export_weights_type(const struct target *to, const struct model_tensor *tensor)
 {
-    if (to->type == SAFETENSORS_F32)
+    return tensor->fixed ? SAFETENSORS_F32 : to->type;
+}
+
+/* Appends the block's n values in the type, which are those of a tensor from element `at` on. */
+static int append_block(struct safetensors_writer *writer, const struct target *to, enum safetensors_type type,
+                        const char *name, uint64_t at, uint64_t n, struct error *err)
+{
+    if (type == SAFETENSORS_F32)
         return safetensors_append(writer, to->block, n * sizeof *to->block, err);
-    const size_t good = client_export_round(to->rounded, to->block, n, to->type);
+    const size_t good = client_export_round(to->rounded, to->block, n, type);
     if (good < n)
         return error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
-                         at + good, (double)to->block[good], safetensors_type_name(to->type));
+                         at + good, (double)to->block[good], safetensors_type_name(type));
     return safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
 }
 
@@ -191,7 +197,7 @@ static int export_weights_write_tensor(struct safetensors_writer *writer, const 
         n = written->n - at < BLOCK ? written->n - at : BLOCK;
         rc = export_weights_read_block(from, to, tensor, at, n, err);
         if (rc == 0)
-            rc = append_block(writer, to, written->name, at, n, err);
+            rc = append_block(writer, to, export_weights_type(to, written), written->name, at, n, err);
     }
     close_merges(from);
     return rc;
@@ -208,7 +214,7 @@ static int write_passed(struct safetensors_writer *writer, const struct target *
         n = entry->n - at < BLOCK ? entry->n - at : BLOCK;
         rc = safetensors_read(to->block, entry, at, n, err);
         if (rc == 0)
-            rc = append_block(writer, to, entry->name, at, n, err);
+            rc = append_block(writer, to, to->type, entry->name, at, n, err);
     }
     return rc;
 }
@@ -217,18 +223,19 @@ static int write_constant(struct safetensors_writer *writer, const struct target
                           struct error *err)
 {
     to->block[0] = item->constant;
-    return append_block(writer, to, item->name, 0, 1, err);
+    return append_block(writer, to, to->type, item->name, 0, 1, err);
 }
 
 /* Of an item that is copied its own entry says the rest; a constant has no dimension. */
 static struct safetensors_plan plan_item(const struct export_item *item, const struct model *model,
-                                         enum safetensors_type type)
+                                         const struct target *to)
 {
-    struct safetensors_plan plan = {.name = item->name, .type = type};
+    struct safetensors_plan plan = {.name = item->name, .type = to->type};
 
-    if (item->tensor < EXPORT_CONSTANT)
+    if (item->tensor < EXPORT_CONSTANT) {
+        plan.type = export_weights_type(to, &model->tensors[item->tensor]);
         plan.n_dims = model_file_shape(plan.shape, &model->tensors[item->tensor]);
-    else if (item->passed && item->passed->coded)
+    } else if (item->passed && item->passed->coded)
         for (; plan.n_dims < item->passed->n_dims; plan.n_dims++)
             plan.shape[plan.n_dims] = item->passed->shape[plan.n_dims];
     return plan;
@@ -242,7 +249,7 @@ static int begin_shard(struct safetensors_writer *writer, int fd, const struct e
     int rc = plan && copied ? 0 : error_memory(err);
 
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        plan[i] = plan_item(items[i], &from->model, to->type);
+        plan[i] = plan_item(items[i], &from->model, to);
         copied[i] = items[i]->passed && !items[i]->passed->coded ? items[i]->passed : NULL;
     }
     if (rc == 0)

@@ -56,6 +56,25 @@ static int models_on_linear(void *data, const struct model_linear *linear)
     return 0;
 }
 
+/* Leaves out names that experts and routers have as well, where PEFT gives these adapters, too: they are refused. */
+static int models_leave_expert(void *data, const struct model_linear *linear)
+{
+    struct models_maps *maps = data;
+    size_t kept = 0;
+
+    if (linear->role == LINEAR_PLAIN)
+        return 0;
+    for (size_t i = 0; i < maps->n; i++) {
+        const size_t n = strlen(maps->list[i]);
+        const bool is_its = n < linear->n_stem && linear->stem[linear->n_stem - n - 1] == '.' &&
+                            strncmp(linear->stem + linear->n_stem - n, maps->list[i], n) == 0;
+        if (!is_its)
+            maps->list[kept++] = maps->list[i];
+    }
+    maps->list[maps->n = kept] = NULL;
+    return 0;
+}
+
 /* As config.json of that model_type alone would be read, if none of its keys were required. */
 static int models_describe(struct model *out, const struct family *family, struct error *err)
 {
@@ -90,6 +109,8 @@ static int models_tell(const struct family *family, void (*on_family)(void *user
     if (!family->sees_images) {
         found.attention = models_attention(&model);
         model_each_linear(&model, models_on_linear, &maps);
+        if (family->adapts_experts)
+            model_each_linear(&model, models_leave_expert, &maps);
     }
     on_family(user, &found);
     model_free(&model);

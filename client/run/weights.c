@@ -158,7 +158,7 @@ static void weights_list(struct client_weights *w)
         for (uint32_t i = 0; i < w->model.units[u].n_pieces; i++) {
             const struct model_piece *piece = &w->model.pieces[w->model.units[u].first_piece + i];
             struct eps_tensor *tensor = &w->tensors[piece->tensor];
-            tensor->type = piece->form == FORM_BF16 ? EPS_BF16 : tensor->type;
+            tensor->type = piece->form == FORM_BF16 ? EPS_BF16 : piece->form == FORM_FP32 ? EPS_FP32 : tensor->type;
             tensor->why = coded(piece);
             if (!tensor->why)
                 weights_add(w, u, piece);

@@ -64,20 +64,21 @@ float *store_weights(const struct store *store, uint32_t unit)
     return (float *)find_relayed(store, unit, store_buffer(store, unit, false), 0);
 }
 
-/* Those of a piece in bf16. */
+/* Those of a piece in bf16 or fp32. */
 static struct parameters coded_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n,
                                           uint64_t part)
 {
     const struct model_piece *piece = store_piece(store, unit, first);
     const struct store_codes coded = store_codes(store, unit, piece);
 
-    assert(piece->form == FORM_BF16 && n <= piece->n - (first - piece->offset));
-    return (struct parameters){.kernel = store->kernel,
-                               .n = n,
-                               .type = NUMBER_BF16,
-                               .high = (uint16_t *)coded.codes + (first - piece->offset),
-                               .part = part,
-                               .first = first};
+    struct parameters p = {.kernel = store->kernel, .n = n, .type = NUMBER_BF16, .part = part, .first = first};
+
+    assert(form_is_plain(piece->form) && n <= piece->n - (first - piece->offset));
+    if (piece->form == FORM_FP32)
+        p.type = NUMBER_FP32, p.w = (float *)coded.codes + (first - piece->offset);
+    else
+        p.high = (uint16_t *)coded.codes + (first - piece->offset);
+    return p;
 }
 
 /* Each array's element `first` of the unit, or NULL where the job has no such array. Indices differ: relayed weights

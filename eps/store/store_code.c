@@ -38,7 +38,7 @@ void store_read(const struct store *store, uint32_t unit, uint64_t first, size_t
 {
     const struct model_piece *piece = store_piece(store, unit, first);
 
-    if (piece->form == FORM_VALUES || piece->form == FORM_BF16) {
+    if (piece->form == FORM_VALUES || form_is_plain(piece->form)) {
         const struct parameters p = store_parameters(store, unit, first, n, 0);
         optimizer_read(&p, out, NULL, NULL);
     } else {
@@ -181,7 +181,7 @@ static int store_code_write_rows(const struct store_codes *to, uint64_t begin, u
 int store_code(const struct store *store, uint32_t unit, const struct model_piece *piece, uint64_t begin, uint64_t n,
                const struct store_source *source)
 {
-    if (piece->form == FORM_VALUES || piece->form == FORM_BF16)
+    if (piece->form == FORM_VALUES || form_is_plain(piece->form))
         return store_code_write_values(store, unit, piece, begin, begin + n, source);
     const struct store_codes to = store_codes(store, unit, piece);
     const uint64_t group = form_group(piece->form, to.columns);

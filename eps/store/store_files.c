@@ -175,7 +175,9 @@ static size_t store_files_each(const struct store_files *files, enum array array
 static const void *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
                                size_t n)
 {
-    if (array == WEIGHTS && store_piece(files->store, unit, first)->form != FORM_VALUES) {
+    const enum form form = array == WEIGHTS ? store_piece(files->store, unit, first)->form : FORM_VALUES;
+
+    if (form != FORM_VALUES && form != FORM_FP32) {
         store_read(files->store, unit, first, n, files->store->run);
         return files->store->run;
     }

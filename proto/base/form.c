@@ -35,7 +35,7 @@ enum { NF4_ZERO = 7 /* the code of 0 */ };
 
 const char *form_name(enum form form)
 {
-    static const char *const names[FORMS] = {"values", "bf16", "int8", "nf4"};
+    static const char *const names[FORMS] = {"values", "bf16", "int8", "nf4", "fp32"};
 
     return names[form];
 }
@@ -50,7 +50,7 @@ uint64_t form_scales(enum form form, uint64_t rows, uint64_t columns)
 {
     const uint64_t group = form_group(form, columns);
 
-    return form == FORM_BF16 ? 0 : (rows * columns + group - 1) / group;
+    return form_is_plain(form) ? 0 : (rows * columns + group - 1) / group;
 }
 
 uint64_t form_scales_at(enum form form, uint64_t rows, uint64_t columns)
@@ -58,7 +58,7 @@ uint64_t form_scales_at(enum form form, uint64_t rows, uint64_t columns)
     const uint64_t n = rows * columns;
 
     assert(form != FORM_VALUES && form < FORMS);
-    return form_aligned(form == FORM_BF16 ? 2 * n : form == FORM_INT8 ? n : (n + 1) / 2);
+    return form_aligned(form == FORM_FP32 ? 4 * n : form == FORM_BF16 ? 2 * n : form == FORM_INT8 ? n : (n + 1) / 2);
 }
 
 uint64_t form_bytes(enum form form, uint64_t rows, uint64_t columns)
@@ -150,9 +150,11 @@ void form_decode(float *out, enum form form, const void *codes, const float *sca
 
     for (size_t i = 0, now; i < n; i += now) {
         const uint64_t at = first + i;
-        now = form == FORM_BF16 ? n : size_smaller(n - i, (size_t)(group - at % group));
+        now = form_is_plain(form) ? n : size_smaller(n - i, (size_t)(group - at % group));
         for (size_t j = i; j < i + now; j++) {
-            if (form == FORM_BF16)
+            if (form == FORM_FP32)
+                out[j] = ((const float *)codes)[first + j];
+            else if (form == FORM_BF16)
                 out[j] = number_from_bf16(halves[first + j]);
             else if (form == FORM_INT8)
                 out[j] = form_value_int8(bytes[first + j], scales[at / group]);

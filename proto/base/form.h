@@ -11,6 +11,9 @@
  *                      nearest of 16 quantiles of the normal distribution to w / s; decoded as quantile * s. Of two
  *                      elements in a byte, the first has the high bits
  *
+ * And FP32, 4 bytes, of vectors that decide which experts a token has: layers read it as it is, so it is never decoded
+ * on a device, and it is no choice of --base.
+ *
  * A matrix with a last block of fewer than 64 elements has a shorter one. Magnitudes below FORM_LEAST are coded as
  * zeros, as 1 / s overflows there. INT8 has no rows with magnitudes above FORM_MOST.
  *
@@ -27,8 +30,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* VALUES: the job's own type, as trained weights have it; none of the functions below but form_name takes it. */
-enum form { FORM_VALUES, FORM_BF16, FORM_INT8, FORM_NF4, FORMS };
+/* VALUES: the job's own type, as trained weights have it; none of the functions below but form_name takes it. Those of
+ * --base are the first four. */
+enum form { FORM_VALUES, FORM_BF16, FORM_INT8, FORM_NF4, FORM_FP32, FORMS };
+
+/* True of forms whose codes are the values, rounded or as they are: no scales. */
+static inline bool form_is_plain(enum form form)
+{
+    return form == FORM_BF16 || form == FORM_FP32;
+}
 
 enum {
     FORM_BLOCK = 64, /* NF4: elements of a block */
@@ -45,17 +55,17 @@ static inline uint64_t form_aligned(uint64_t bytes)
 
 extern const float form_nf4[16]; /* ascending */
 
-/* "values", "bf16", "int8", "nf4". */
+/* "values", "bf16", "int8", "nf4", "fp32". */
 const char *form_name(enum form form);
 
-/* The number of scales of a matrix: 0 for bf16. */
+/* The number of scales of a matrix: 0 of plain forms. */
 uint64_t form_scales(enum form form, uint64_t rows, uint64_t columns);
 /* Codes come first, scales (fp32) after them, each aligned. form_scales_at: bytes of the codes, rounded up; form_bytes:
  * of both, rounded up. */
 uint64_t form_scales_at(enum form form, uint64_t rows, uint64_t columns);
 uint64_t form_bytes(enum form form, uint64_t rows, uint64_t columns);
 
-/* Elements that share a scale and so are coded together: a row, a block; 1 for bf16. */
+/* Elements that share a scale and so are coded together: a row, a block; 1 of plain forms. */
 uint64_t form_group(enum form form, uint64_t columns);
 
 /* ---- NF4: a block at a time, n <= FORM_BLOCK. is_short: the matrix's last block, shorter than the others;
@@ -72,7 +82,7 @@ float form_trial(float largest, unsigned trial);
 bool form_reproduces(float scale, const float *values, size_t n);
 void form_encode_int8(int8_t *codes, float scale, const float *values, size_t n);
 
-/* Decodes elements first .. first+n-1 of a matrix. scales: NULL for bf16. */
+/* Decodes elements first .. first+n-1 of a matrix. scales: NULL of plain forms. */
 void form_decode(float *out, enum form form, const void *codes, const float *scales, uint64_t columns, uint64_t first,
                  size_t n);
 

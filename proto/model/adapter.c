@@ -45,7 +45,7 @@ void model_set_saved(struct model *model)
 
     for (struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++) {
         t->saved = adapter->rank == 0 || t->adapts || program_adapter_holds(adapter->trained, t->name);
-        t->frozen = !t->saved;
+        t->frozen = t->fixed || !t->saved;
         t->place = t->saved ? model->n_saved++ : 0;
     }
 }

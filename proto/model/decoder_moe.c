@@ -1,10 +1,11 @@
-/* Of all that makes routing differ from family to family, what stands here is softmax over all experts, the best of
- * them, and weights that are normalised or not. What a config asks for besides is refused by its key, as it would
+/* Of all that makes routing differ from family to family, what stands here is softmax over all experts, or sigmoids with
+ * a bias and groups, the best of them, and weights that are normalised or not. What a config asks for besides is refused by its key, as it would
  * change what is computed without a word. */
 #include "proto/model/decoder_moe.h"
 #include "proto/operation/call/experts.h"
 
 #include <errno.h>
+#include <math.h>
 
 const struct program_experts_names decoder_moe_names = {.gate = "mlp.experts.%u.gate_proj.weight",
                                                         .up = "mlp.experts.%u.up_proj.weight",
@@ -13,7 +14,8 @@ const struct program_experts_names decoder_moe_names = {.gate = "mlp.experts.%u.
 uint32_t decoder_moe_kind_of_block(const struct model_config *c, uint32_t index)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);
-    const bool dense = own->n_experts == 0 || (index + 1) % own->step != 0 || config_layers_has(&own->dense, index);
+    const bool dense = own->n_experts == 0 || (index + 1) % own->step != 0 || index < own->n_dense ||
+                       config_layers_has(&own->dense, index);
 
     return (config_layers_has(&own->decoder.sliding, index) ? DECODER_SLIDES : 0) | (dense ? DECODER_MOE_DENSE : 0);
 }
@@ -32,6 +34,27 @@ static int decoder_moe_check_losses(const struct decoder_moe_config *own, struct
     return 0;
 }
 
+/* A group's score is that of two experts; and what is not in the best groups is never chosen. */
+static int decoder_moe_check_groups(const struct decoder_moe_config *own, struct error *err)
+{
+    const uint32_t n = own->n_groups;
+
+    if (!isfinite(own->scale))
+        return error_set(err, -EINVAL, "routed_scaling_factor is %g: it must be finite", (double)own->scale);
+    if (n == 0 || own->n_experts == 0)
+        return 0;
+    if (n > DEVICE_EXPERT_GROUPS || own->n_experts % n != 0 || own->n_experts / n < 2)
+        return error_set(err, -EINVAL,
+                         "n_group is %u: it must be at most %d, and divide the %u experts into groups of 2 or more", n,
+                         DEVICE_EXPERT_GROUPS, own->n_experts);
+    if (own->n_chosen_groups > n || own->n_chosen > own->n_experts / n * own->n_chosen_groups)
+        return error_set(err, -EINVAL,
+                         "topk_group is %u: it must be at most n_group, %u, and these groups have the %u experts of a "
+                         "token (num_experts_per_tok)",
+                         own->n_chosen_groups, n, own->n_chosen);
+    return 0;
+}
+
 int decoder_moe_check(const struct model_config *c, struct error *err)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);
@@ -43,7 +66,9 @@ int decoder_moe_check(const struct model_config *c, struct error *err)
                          own->n_chosen, DEVICE_CHOSEN, own->n_experts);
     if (own->n_experts > 0 && c->activation != MODEL_SILU)
         return error_set(err, -EINVAL, "hidden_act is not silu: experts are computed with silu alone");
-    const int rc = decoder_moe_check_losses(own, err);
+    int rc = decoder_moe_check_losses(own, err);
+    if (rc == 0)
+        rc = decoder_moe_check_groups(own, err);
     return rc ? rc : decoder_check(c, err);
 }
 
@@ -69,13 +94,33 @@ static int decoder_moe_shared(struct program *p, const struct model_config *c, i
     return program_head_gate(p, made, program_linear(p, x, "mlp.shared_expert_gate", 1, &linear), 1);
 }
 
-static int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
-                               const struct program_experts_names *names)
+/* Likewise, without a gate. */
+static int decoder_moe_ungated(struct program *p, const struct model_config *c, int x)
+{
+    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
+    const struct decoder_moe_config *own = decoder_moe_of(c);
+    const uint32_t n = own->n_shared * own->expert_width;
+    const struct program_part parts[] = {{"mlp.shared_experts.gate_proj", n}, {"mlp.shared_experts.up_proj", n}};
+    const int unit = program_glu(p, program_linears(p, x, parts, 2, &linear), c->activation);
+
+    return program_linear(p, unit, "mlp.shared_experts.down_proj", c->width, &linear);
+}
+
+int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
+                        const struct program_experts_names *names)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);
     const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_route_options route = {.n_chosen = own->n_chosen, .normalises = own->normalises};
-    const int shared = own->shared_width > 0 ? decoder_moe_shared(p, c, x) : -1;
+    const struct program_route_options route = {.n_chosen = own->n_chosen,
+                                                .normalises = own->normalises,
+                                                .sigmoid = own->sigmoid,
+                                                .n_groups = own->n_groups,
+                                                .n_chosen_groups = own->n_chosen_groups,
+                                                .epsilon = own->epsilon,
+                                                .scale = own->scale};
+    const int shared = own->shared_width > 0 ? decoder_moe_shared(p, c, x)
+                       : own->n_shared > 0   ? decoder_moe_ungated(p, c, x)
+                                             : -1;
     const int scores = program_linear(p, x, router, own->n_experts, &linear);
     const int chosen = program_experts(p, x, scores, own->expert_width ? own->expert_width : c->inner_width, names,
                                        &route, c->initializer_range);

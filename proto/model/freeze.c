@@ -87,7 +87,7 @@ static void place_pieces(struct model *m, struct model_unit *unit, enum kind kin
         m->n_sparse += kind != CODED;
         p->coded = unit->coded_bytes, p->decoded = unit->n_decoded;
         unit->coded_bytes += kind == CODED ? form_bytes(p->form, p->n_rows, p->n / p->n_rows) : model_places_bytes(p);
-        unit->n_decoded += kind == CODED ? p->n : p->dense;
+        unit->n_decoded += kind != CODED ? p->dense : p->form == FORM_FP32 ? 0 : p->n;
     }
 }
 
@@ -98,7 +98,10 @@ static void size_unit(struct model *m, struct model_unit *unit, struct model_bas
     uint64_t n[KINDS] = {0};
 
     for (struct model_piece *p = first; p < end; p++) {
-        p->form = !is_frozen(m, p) ? FORM_VALUES : is_matrix(m, unit, p) ? base.matrices : base.others;
+        p->form = m->tensors[p->tensor].fixed ? FORM_FP32
+                  : !is_frozen(m, p)          ? FORM_VALUES
+                  : is_matrix(m, unit, p)     ? base.matrices
+                                              : base.others;
         model_size_piece(m, (uint32_t)(unit - m->units), p);
     }
     unit->frozen = unit->coded = unit->sparse = unit->coded_bytes = unit->n_decoded = 0;

@@ -238,6 +238,10 @@ static void model_add_program_tensor(struct model *m, const struct program *p, i
         to->averages = true;
         m->n_parameters -= to->n;
     }
+    if (t->fixed) {
+        to->fixed = true;
+        m->n_parameters -= to->n;
+    }
     if (slot == p->logit_bias)
         m->logit_bias = to;
 }

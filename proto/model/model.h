@@ -38,6 +38,7 @@ struct model_tensor {
     bool decays;                   /* weight decay: matrices yes, biases and norms no */
     bool frozen;                   /* not trained: model_freeze, or the base of an adapter */
     bool adapts;                   /* of an adapter: the base's files do not have it */
+    bool fixed;                    /* no gradient descends it either: it stays, frozen, in FORM_FP32; no parameter */
     bool averages; /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
     uint32_t height,
         width;        /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */

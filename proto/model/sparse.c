@@ -44,7 +44,7 @@ void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)
 void model_sparsify(struct model *m, const struct sparse *sparse)
 {
     for (uint32_t u = 0; u < m->n_units; u++)
-        if (m->units[u].coded)
+        if (m->units[u].n_decoded > 0)
             return;
     if (!(sparse->keep > 0 && sparse->keep < 1))
         return;

@@ -562,7 +562,7 @@ enum form weights_form(const struct weights *weights, const struct model *model)
 
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         const struct safetensors_entry *entry = weights->entries[t];
-        if (!entry || is_adapted(model, &model->tensors[t]))
+        if (!entry || is_adapted(model, &model->tensors[t]) || model->tensors[t].fixed)
             continue;
         const bool matrix = model_is_matrix(model, t);
         const enum form its = entry->coded                      ? coded_form(entry->coded)
@@ -584,7 +584,7 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
 
     for (uint32_t t = 1; t < model->n_tensors; t++)
         if (weights->entries[t] && !weights->entries[t]->coded && weights->entries[t]->type != type &&
-            !is_adapted(model, &model->tensors[t]))
+            !is_adapted(model, &model->tensors[t]) && !model->tensors[t].fixed)
             return SAFETENSORS_F32;
     return type;
 }

@@ -128,6 +128,7 @@ struct program_tensor {
     float deviation, least;
     bool adapts;   /* of an adapter */
     bool averages; /* it follows what its gradient observes (struct model_tensor) */
+    bool fixed;    /* not trained, and the operation reads it in fp32 (struct model_tensor) */
     /* A convolution's window: files have (rows, columns / (height width), height, width). 0: no convolution. */
     uint32_t height, width;
     bool over_tokens; /* of each channel by itself, one row here: files have (columns / width, 1, width) */

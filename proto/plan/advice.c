@@ -58,7 +58,7 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
     }
     const enum form base = (enum form)(goal->base + 1 + n);
     out->goal.base = base;
-    return asked->model->n_trained < asked->model->n_parameters && base < FORMS;
+    return asked->model->n_trained < asked->model->n_parameters && base <= FORM_NF4;
 }
 
 /* plan_fit; with another precision or base the frozen tensors of the model have other forms. */

@@ -138,12 +138,16 @@ static inline size_t layer_tokens(const struct layer_pass *pass)
     return (size_t)pass->n_rows * pass->n_tokens;
 }
 
-/* A piece of the visited unit, in the device's type. NULL: there are no weights. */
+/* A piece of the visited unit, in the device's type; in fp32 if that is its form. NULL: there are no weights. */
 static inline const void *layer_piece(const struct layer_pass *pass, const struct model_piece *piece)
 {
     const bool decodes = piece->form != FORM_VALUES || piece->dense > 0;
     const void *from = decodes ? pass->decoded : pass->weights;
 
+    if (piece->form == FORM_FP32)
+        return pass->weights
+                   ? (const char *)pass->weights + model_piece_at(pass->unit, piece, pass->setting->goal.precision)
+                   : NULL;
     return from ? device_element(pass->setting->goal.precision, from, decodes ? piece->decoded : piece->offset) : NULL;
 }
 

@@ -357,7 +357,7 @@ static const void *weights_decode(struct device_weights *weights, uint32_t unit,
     if (weights->has_decoded && weights->decoded == unit)
         return decoded;
     for (uint32_t i = 0; i < u->n_pieces; i++)
-        if (u->coded >> piece[i].slot & 1)
+        if (u->coded >> piece[i].slot & 1 && piece[i].form != FORM_FP32)
             decode_piece(w, u, &piece[i], relayed, decoded);
         else if (u->sparse >> piece[i].slot & 1)
             scatter_piece(w, u, &piece[i], relayed, decoded);

@@ -179,13 +179,12 @@ static void tie(struct call_test *test)
 }
 
 /* What route would have left. */
-static void tie_and_route(struct call_test *test)
+static void route_as_expected(struct call_test *test)
 {
     const struct device_route *op = &test->host.route;
     const double *expected[CALL_ARRAYS];
     struct call_test forward = *test;
 
-    tie(test);
     forward.call.kind = forward.host.kind = CALL_route;
     call_describe(&forward.work, &forward.host,
                   &(struct call_device){&plan_cpu, test->type, 1, PLAN_ATTENTION_OWN, false, 0});
@@ -196,6 +195,12 @@ static void tie_and_route(struct call_test *test)
                 op->weights[i] = (float)expected[k][i];
             else if (strcmp(forward.work.arrays[k].name, "numbers") == 0)
                 op->numbers[i] = (uint32_t)expected[k][i];
+}
+
+static void tie_and_route(struct call_test *test)
+{
+    tie(test);
+    route_as_expected(test);
 }
 
 static struct call_test make_route(enum call_kind kind, int i, void (*prepare)(struct call_test *))
@@ -223,6 +228,108 @@ TEST_EACH(the_gradient_of_a_choices_weights_is_the_formula, N_ROUTES)
     struct call_test test = make_route(CALL_route_backward, _i, tie_and_route);
 
     call_check(&test);
+}
+
+/* ---- by sigmoids ---- */
+
+static void fill(struct call_test *test, const char *name, const float *values, size_t n)
+{
+    float *to = call_get(call_find(test, name));
+
+    for (size_t i = 0; i < call_find(test, name)->n; i++)
+        to[i] = values[i % n];
+}
+
+/* Experts from 4 to 66, in groups of which some are chosen, or in none. Scores are few; with groups above 0, and biases
+ * all different, so that sums of two are equal where both terms are. */
+static const struct sigmoids {
+    size_t m, n_experts, n_chosen;
+    uint32_t n_groups, n_chosen_groups;
+    bool normalises, biased;
+    float epsilon, scale;
+} sigmoids[] = {
+    {1, 4, 1, 0, 0, false, false, 0, 1},         {7, 8, 8, 0, 0, true, false, 1e-6f, 1},
+    {33, 5, 3, 0, 0, true, true, 0.5f, 2.5f},    {65, 16, 4, 4, 2, true, true, 1e-20f, 1.5f},
+    {40, 12, 2, 6, 1, false, true, 1e-20f, 3},   {18, 64, 8, 32, 4, true, false, 1e-20f, 1},
+    {9, 66, 32, 2, 1, true, true, 1e-20f, 0.7f}, {50, 10, 6, 5, 3, true, false, 1e-6f, 1},
+};
+enum { N_SIGMOIDS = COUNT(sigmoids) * NUMBER_TYPES };
+
+static void tie_sigmoids(struct call_test *test)
+{
+    const struct device_route *op = &test->host.route;
+    void *const scores = (void *)(uintptr_t)op->scores;
+
+    tie(test);
+    for (size_t i = 0; op->n_groups > 0 && i < op->m * op->n_experts; i++)
+        operation_set(test->type, scores, i, fabsf(operation_get(test->type, scores, i)));
+}
+
+static void tie_sigmoids_and_route(struct call_test *test)
+{
+    tie_sigmoids(test);
+    route_as_expected(test);
+}
+
+static struct call_test make_sigmoids(enum call_kind kind, int i, void (*prepare)(struct call_test *))
+{
+    const struct sigmoids *s = &sigmoids[i / NUMBER_TYPES];
+
+    return (struct call_test){.type = (enum number_type)(i % NUMBER_TYPES),
+                              .call = {.kind = kind,
+                                       .route = {.m = s->m,
+                                                 .n_experts = s->n_experts,
+                                                 .n_chosen = s->n_chosen,
+                                                 .normalises = s->normalises,
+                                                 .sigmoid = true,
+                                                 .n_groups = s->n_groups,
+                                                 .n_chosen_groups = s->n_chosen_groups,
+                                                 .epsilon = s->epsilon,
+                                                 .scale = s->scale,
+                                                 .bias = s->biased && kind == CALL_route ? (const void *)call_given
+                                                                                         : NULL}},
+                              .near = route_near,
+                              .prepare = prepare};
+}
+
+TEST_EACH(sigmoids_choose_by_score_and_bias_within_the_best_groups_and_weigh_by_score, N_SIGMOIDS)
+{
+    struct call_test test = make_sigmoids(CALL_route, _i, tie_sigmoids);
+
+    call_check(&test);
+}
+
+TEST_EACH(the_gradient_of_sigmoids_weights_is_the_formula, N_SIGMOIDS)
+{
+    struct call_test test = make_sigmoids(CALL_route_backward, _i, tie_sigmoids_and_route);
+
+    call_check(&test);
+}
+
+/* By hand: p is 1/2, 1/2, 1/2, 1/2, about 1, and p + bias 0.5, 0.8, 0.7, 0.9 | 1, 0.2: sums 1.3, 1.6, 1.2. Of the
+ * second group 3 is first, and weighs as much as 2, whose bias is less. */
+TEST(a_group_with_the_best_expert_may_lose_to_one_with_two_good_ones)
+{
+    static const float scores[] = {0, 0, 0, 0, 40, 0}, bias[] = {0, 0.3f, 0.2f, 0.4f, 0, -0.3f};
+    struct call_test test = {.type = NUMBER_FP32,
+                             .call = {.kind = CALL_route,
+                                      .route = {.m = 1,
+                                                .n_experts = 6,
+                                                .n_chosen = 2,
+                                                .normalises = true,
+                                                .sigmoid = true,
+                                                .n_groups = 3,
+                                                .n_chosen_groups = 1,
+                                                .epsilon = 1e-20f,
+                                                .scale = 4,
+                                                .bias = (const void *)call_given}}};
+
+    call_make(&test);
+    fill(&test, "scores", scores, COUNT(scores));
+    fill(&test, "bias", bias, COUNT(bias));
+    call_once(&test);
+    ck_assert(test.host.route.numbers[0] == 3 && test.host.route.numbers[1] == 2);
+    ck_assert(test.host.route.weights[0] == 2 && test.host.route.weights[1] == 2);
 }
 
 /* A token's bits are its own: alone, beside others of the same experts, and beside others of others. */
@@ -255,14 +362,6 @@ TEST_EACH(a_tokens_result_does_not_depend_on_other_tokens, NUMBER_TYPES)
 }
 
 /* ---- the order of sums ---- */
-
-static void fill(struct call_test *test, const char *name, const float *values, size_t n)
-{
-    float *to = call_get(call_find(test, name));
-
-    for (size_t i = 0; i < call_find(test, name)->n; i++)
-        to[i] = values[i % n];
-}
 
 /* Three experts of one number each, alike but for the factors behind their units. */
 static float sum_of(enum call_kind kind, const float factors[3], const char *output)

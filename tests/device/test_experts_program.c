@@ -18,7 +18,9 @@ static void write_program(void)
 {
     const struct program_linear_options linear = {.deviation = 0.02f, .out_in = true};
     const struct program_route_options route = {.n_chosen = CHOSEN, .normalises = true};
-    const struct program_experts_names names = {"experts.%u.gate", "experts.%u.up", "experts.%u.down"};
+    const struct program_experts_names names = {.gate = "experts.%u.gate",
+                                                .up = "experts.%u.up",
+                                                .down = "experts.%u.down"};
     const int x = program_begin(&program, WIDTH), n = program_linear(&program, x, "in", WIDTH, &linear);
     const int scores = program_linear(&program, n, "router", EXPERTS, &linear);
 

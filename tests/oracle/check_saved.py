@@ -4,7 +4,7 @@
     python check_saved.py --bin BIN
 
 transformers must not warn. Nothing may be missing or left over; every tensor that transformers then has is bit for bit
-the file's (16 bits widened), and the type that config.json names is the file's. With ORIGIN (made by transformers, loaded
+the file's (16 bits widened), and the type that config.json names is the file's, but for the bias of experts' choice, which is in fp32. With ORIGIN (made by transformers, loaded
 by us and saved again) all tensors are equal, after rounding to the type of SAVED, and so are the logits. With --bin, the
 folder of eps, this is done with every model that logits.py made, and with what a step of training makes of it: exported
 in fp32, bf16, fp16, and in the type in which it came. Then with classifiers and regressions that eps makes of a BERT and of
@@ -31,6 +31,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 import make_saved
+import mixtures
 import muse_glimmer  # noqa: F401: registers a class
 import programs
 
@@ -63,7 +64,9 @@ def load(folder, may_hold_more=False):
 
 
 RENAMED = {"embed_out.weight": "lm_head.weight",  # GPT-NeoX's files have a name that transformers 5 gave up
-           "self_attn.gate_proj.weight": "self_attn.g_proj.weight"}  # and LFM3's one that it has in files alone
+           "self_attn.gate_proj.weight": "self_attn.g_proj.weight",  # and LFM3's one that it has in files alone
+           "block_sparse_moe.gate.weight": "mlp.gate.weight",  # as have Mixtral's and MiniMax's
+           "block_sparse_moe.e_score_correction_bias": "mlp.e_score_correction_bias"}
 
 
 def in_memory(name):
@@ -78,7 +81,7 @@ def stored(folder):
             continue
         with safe_open(path, "pt") as f:
             tensors.update({in_memory(name): f.get_tensor(name) for name in f.keys()})
-    return tensors
+    return mixtures.joined(tensors, torch.stack, torch.cat)
 
 
 def held(model):
@@ -112,12 +115,12 @@ def check(saved, origin=None):
     for name, tensor in files.items():
         if not torch.equal(tensor.float(), params[name]):
             sys.exit(f"{saved}: {name} is not what transformers has of it")
-        if tensor.dtype != as_said.dtype:
+        if tensor.dtype != (torch.float32 if mixtures.is_bias(name) else as_said.dtype):
             sys.exit(f"{saved}: {name} is {tensor.dtype}, config.json says {as_said.dtype}")
     if origin:
         theirs = load(origin, may_hold_more=True)  # an old file has other heads, too
         for name, p in computed_with(theirs).items():
-            p.data = p.to(as_said.dtype).float()
+            p.data = p if mixtures.is_bias(name) else p.to(as_said.dtype).float()
             if not torch.equal(p, params[name]):
                 sys.exit(f"{saved}: {name}: {(p - params[name]).abs().max().item():.3e} apart")
         n = min(11, getattr(theirs.config, "max_position_embeddings", 11))

@@ -81,7 +81,7 @@ TUNED = """llama mistral qwen2 qwen3 phi3 phi ministral3 mistral3 smollm3 olmo2 
  eurobert xlm-roberta distilbert electra deberta-v2 qwen3_5 qwen3_next qwen3_moe mixtral gpt_oss glm4_moe deepseek_v3 lfm2
  gemma4 gemma3n nemotron_h vit""".split()
 OTHERS = """gemma gemma3_text gemma3 gpt2 bert roberta t5 glm olmo cohere helium muse_glimmer_text qwen2_vl qwen2_5_vl qwen3_vl
- qwen3_5_text llava camembert lfm3 olmo_hybrid""".split()
+ qwen3_5_text llava camembert lfm3 olmo_hybrid lfm2_moe minimax_m2""".split()
 assert len(TUNED) == len(set(TUNED)) == 47
 
 
@@ -125,6 +125,11 @@ def throughout():
 
 # ---- a draw ----
 
+def biases_of(model):
+    """What experts are chosen with beside their scores: no gradient reaches it."""
+    return [(t, b) for t, b in model.named_buffers() if mixtures.is_bias(t)]
+
+
 class Model:
     """A draw: its config as a file says it, its weights, its rows."""
 
@@ -144,8 +149,8 @@ class Model:
         experts = {"experts_implementation": "eager"} if self.family in MIXTURES else {}
         model = self.auto.from_config(AutoConfig.from_pretrained(self.folder), attn_implementation=attention, dtype=dtype, **experts)
         with torch.no_grad():
-            for t, p in model.named_parameters():
-                p.copy_(weights[t])
+            for t, p in (*model.named_parameters(), *biases_of(model)):
+                p.copy_(self.biases[t] if t in self.biases else weights[t])
         return model.eval()  # nothing drops out
 
     def save(self, folder, beside=0):
@@ -158,8 +163,9 @@ class Model:
         if beside:
             weights = {t: (w.double() * self.near_one(f"{t}:beside {beside}", w, BESIDE)).float() for t, w in weights.items()}
         with torch.no_grad():
-            for t, p in model.named_parameters():
-                p.copy_(weights[t])
+            self.biases = {t: torch.from_numpy(drawn.weights(f"{self.name}:{t}", b.numel(), 0.0, 0.8)) for t, b in biases_of(model)}
+            for t, p in (*model.named_parameters(), *biases_of(model)):
+                p.copy_(self.biases[t] if t in self.biases else weights[t])
         model.save_pretrained(folder)
         if self.family == "olmo_hybrid":
             hybrid.cut(folder)
@@ -408,8 +414,8 @@ def oracle(m, weights):
     with throughout() as mode:
         model = m.make(dtype=torch.float64, weights=weights)
         assert all(x.dtype in (torch.float64, torch.int64, torch.bool) for x in (*model.parameters(), *model.buffers()))
-        for router in (x for x in model.modules() if type(x).__name__.endswith("TopKRouter")):
-            router.register_forward_hook(lambda router, _, out: m.gaps.append(mixtures.gap(out[0].detach(), router.top_k)))
+        for router in (x for x in model.modules() if type(x).__name__.lower().endswith("topkrouter")):
+            router.register_forward_hook(lambda router, x, out: m.gaps.append(mixtures.gap_of(router, x, out[0].detach())))
         mode.narrow += (torch.bfloat16,)
         out = m.step(model)
         assert mode.n > 100

@@ -437,11 +437,47 @@ def olmoe(d):
     return decoder(d) | experts(d) | dict(norm_topk_prob=d.switch(), attention_bias=d.switch())
 
 
+def sigmoids(d):
+    return dict(routed_scaling_factor=d.turn((1.0, 2.5, 0.3)), norm_topk_prob=d.switch(), moe_intermediate_size=d.turn((6, 16, 9)))
+
+
+def lfm2_moe(d):
+    kinds = ("full_attention", "conv")
+    out = without(decoder(d, head_dim="maybe"), "hidden_act", "attention_dropout", "rms_norm_eps")
+    out |= dict(layer_types=d.turn((list(kinds), list(kinds[::-1]), [kinds[1]] * 2, [kinds[0]] * 2)))
+    return out | without(experts(d), "hidden_act") | sigmoids(d) | dict(
+        norm_eps=d.turn((1e-5, 1e-6, 1e-2)), conv_bias=d.switch(), conv_L_cache=d.turn((3, 1, 2, 4, 8)),
+        num_dense_layers=d.turn((0, 1)), use_expert_bias=d.turn((True, True, False)))
+
+
+def even(width, share):
+    """transformers fails on an odd number of rotated columns, or on none."""
+    return share if int(width * share) % 2 == 0 and int(width * share) > 0 else 1.0
+
+
+def glm4_moe(d):
+    out, share = decoder(d, head_dim="maybe"), d.turn((0.5, 1.0, 0.75))
+    width = out.get("head_dim", d.head_width)
+    n, groups, best = d.turn(((4, 1, 1), (8, 2, 1), (12, 4, 2), (16, 4, 3), (64, 8, 4), (5, 1, 1), (16, 8, 2)))
+    return out | sigmoids(d) | dict(
+        hidden_act="silu", rope_parameters=d.rope(width, share=even(width, share)), n_routed_experts=n, n_group=groups,
+        topk_group=best, num_experts_per_tok=min(n // groups * best, d.turn((2, 1, 4, 8, 3))), n_shared_experts=d.turn((1, 2, 1, 3)),
+        first_k_dense_replace=d.turn((0, 1)), attention_bias=d.switch(), use_qk_norm=d.switch(), output_router_logits=False)
+
+
+def minimax_m2(d):
+    out, share = decoder(d, head_dim=True), d.turn((0.5, 1.0, 0.75, None))
+    width = out["head_dim"]
+    if share is not None:
+        out["rope_parameters"] = d.rope(width, share=even(width, share))
+    return out | experts(d, "num_local_experts")
+
+
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
     gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text,
-    muse_glimmer_text, olmo_hybrid, qwen3_moe, qwen2_moe, mixtral, olmoe)}
+    muse_glimmer_text, olmo_hybrid, qwen3_moe, qwen2_moe, mixtral, olmoe, lfm2_moe, glm4_moe, minimax_m2)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")
-MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe")
+MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe", "minimax_m2")

@@ -145,6 +145,13 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
                       shared_expert_intermediate_size=28, use_sliding_window=True, sliding_window=5, max_window_layers=2),
     "qwen3_moe": dict(num_hidden_layers=3, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=20, head_dim=10,
                       norm_topk_prob=True, mlp_only_layers=[1]),
+    "lfm2_moe": dict(num_hidden_layers=4, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, num_dense_layers=1,
+                     routed_scaling_factor=1.5, conv_bias=True, layer_types=["conv", "full_attention", "conv", "full_attention"]),
+    "glm4_moe": dict(num_hidden_layers=3, n_routed_experts=12, n_group=4, topk_group=2, num_experts_per_tok=3,
+                     moe_intermediate_size=12, n_shared_experts=2, routed_scaling_factor=2.5, use_qk_norm=True,
+                     attention_bias=True, head_dim=12, rope_parameters=dict(ROTATED, partial_rotary_factor=0.5)),
+    "minimax_m2": dict(num_local_experts=6, num_experts_per_tok=2, head_dim=10,
+                       rope_parameters=dict(ROTATED, partial_rotary_factor=0.4)),
     "olmo_hybrid": dict(pad_token_id=None, num_hidden_layers=4, attention_bias=True, linear_num_key_heads=2,
                         linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=10, rope_parameters=ROTATED,
                         layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"]),
@@ -261,6 +268,10 @@ def make(name):
     print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
 
 
+def drawn_of(model):
+    return dict(model.named_parameters()) | dict(families.biases_of(model))
+
+
 def make_family(name):
     """Of FAMILIES: as transformers saves it, in float64 throughout."""
     torch.manual_seed(SEEDS.get(name, sum(name.encode())))
@@ -272,7 +283,7 @@ def make_family(name):
     config = AutoConfig.for_model(name, **sizes | positions | FAMILIES[name])
     model, folder = kind.from_config(config), os.path.join(FIXTURES, name)
     with torch.no_grad():
-        for p in model.parameters():
+        for p in drawn_of(model).values():
             p.add_(torch.randn_like(p) * 0.1)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -286,8 +297,8 @@ def make_family(name):
         again = kind.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float64,
                                  **experts).eval()
         with torch.no_grad():
-            for t, p in again.named_parameters():
-                p.copy_(dict(model.named_parameters())[t])
+            for t, p in drawn_of(again).items():
+                p.copy_(drawn_of(model)[t])
             logits = again(input_ids=torch.from_numpy(ids)).logits
         assert logits.dtype == torch.float64
         fixture.write(os.path.join(folder, "tokens.json"),

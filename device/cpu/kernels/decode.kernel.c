@@ -73,7 +73,7 @@ void KERNEL_NAME(cpu_decode)(struct device *dev, const struct device_decode *op)
     const size_t n = op->rows * op->columns;
     struct pairs pairs;
 
-    assert(op->form != FORM_VALUES && op->form < FORMS);
+    assert(op->form != FORM_VALUES && op->form != FORM_FP32 && op->form < FORMS);
     fill_pairs(&pairs);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t first = 0; first < n; first += PIECE)

@@ -82,6 +82,7 @@ template <typename T> static cudaError_t decode_any(const struct cuda_queue *q, 
     case FORM_NF4:
         return decode_form<T, FORM_NF4>(q, op);
     case FORM_VALUES:
+    case FORM_FP32:
     case FORMS:
         break;
     }

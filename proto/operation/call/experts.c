@@ -8,6 +8,7 @@
 void device_route_describe(struct call_work *out, struct device_route *op)
 {
     call_add_array(out, "scores", &op->scores, CALL_VALUES, CALL_READ, call_all(op->m * op->n_experts));
+    call_add_array(out, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, call_all(op->n_experts));
     call_add_array(out, "weights", &op->weights, CALL_FP32, CALL_WRITTEN, call_all(op->m * op->n_chosen));
     call_add_array(out, "numbers", &op->numbers, CALL_WORDS, CALL_WRITTEN, call_all(op->m * op->n_chosen));
 }

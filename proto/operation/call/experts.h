@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DEVICE_CHOSEN = 32 /* experts of one token */, DEVICE_EXPERTS = 4096 };
+enum { DEVICE_CHOSEN = 32 /* experts of one token */, DEVICE_EXPERTS = 4096, DEVICE_EXPERT_GROUPS = 32 };
 
 /* Each token's n_chosen experts of the highest scores s, the lower number first among equal ones, and their weights
  * (Shazeer et al., arXiv:1701.06538; Fedus et al., arXiv:2101.03961): p = softmax(s) in fp32, of all experts, or,
@@ -17,11 +17,25 @@ enum { DEVICE_CHOSEN = 32 /* experts of one token */, DEVICE_EXPERTS = 4096 };
  *
  *     ds[j] = p[j] (dp[j] - sum over chosen i of p[i] dp[i])
  *
- * where dp is 0 of experts that are not chosen; and normalised, so is p. */
+ * where dp is 0 of experts that are not chosen; and normalised, so is p.
+ *
+ * With `sigmoid` (DeepSeek-AI, arXiv:2412.19437, section 2.1.2; Wang et al., arXiv:2408.15664) p = 1 / (1 + exp(-s)).
+ * Chosen are the highest p + bias, where there is a bias: the weights do not have it, and it has no gradient. With
+ * groups of consecutive experts, as many in each, these are of the n_chosen_groups best groups alone, the first among
+ * equal ones: a group's score is the sum of its two highest p + bias. The weights of the chosen experts are
+ *
+ *     w = scale p / S,  S = epsilon + their sum of p, or 1 unless normalised
+ *     ds[j] = scale / S p[j] (1 - p[j]) (dw[j] - sum over chosen i of dw[i] p[i] / S), without the sum unless normalised
+ *
+ * and ds is 0 of the others. */
 struct device_route {
     size_t m, n_experts,
         n_chosen; /* tokens; n_chosen at most DEVICE_CHOSEN and n_experts, which is at most DEVICE_EXPERTS */
-    bool normalises;
+    bool normalises, sigmoid;
+    uint32_t n_groups, n_chosen_groups; /* at most DEVICE_EXPERT_GROUPS, of 2 experts or more; the chosen ones have
+                                         * n_chosen. 0: none. These, and what follows, with sigmoid alone */
+    float epsilon, scale;
+    const float *bias;  /* (n_experts), forward. NULL: none */
     const void *scores; /* (m, n_experts) */
     /* (m, n_chosen), from each token's highest score down: written by route, read by route_backward. */
     float *weights;

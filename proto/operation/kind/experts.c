@@ -21,14 +21,20 @@
 enum { GATE, UP, DOWN, ADAPTERS }; /* tensors */
 enum { X, SCORES, CHOICE };        /* inputs of the experts */
 
-static int program_route(struct program *p, int scores, const struct program_route_options *route)
+static int program_route(struct program *p, int scores, const char *bias, const struct program_route_options *route)
 {
     struct program_operation *op = program_append(p, &operation_route);
 
     assert(route->n_chosen > 0 && route->n_chosen <= DEVICE_CHOSEN && route->n_chosen <= p->values[scores].columns);
     assert(p->values[scores].columns <= DEVICE_EXPERTS);
     op->route = *route;
+    assert(route->sigmoid || (!bias && route->n_groups == 0));
     program_add_input(p, op, scores);
+    if (bias)
+        program_add_named_tensor(p, op, bias,
+                                 (struct program_tensor){.rows = p->values[scores].columns,
+                                                         .init = MODEL_INIT_ZERO,
+                                                         .fixed = true});
     return program_add_output(p, op, PROGRAM_STATISTIC, 2 * route->n_chosen);
 }
 
@@ -39,7 +45,7 @@ int program_experts(struct program *p, int x, int scores, uint32_t inner, const 
     const struct program_tensor in = {
         .rows = inner, .columns = n, .n_stacked = n_experts, .init = MODEL_INIT_NORMAL, .deviation = deviation};
     struct program_tensor out = in;
-    const int choice = program_route(p, scores, route);
+    const int choice = program_route(p, scores, names->bias, route);
     struct program_operation *op = program_append(p, &operation_experts);
 
     out.rows = n, out.columns = inner;
@@ -148,17 +154,29 @@ static uint32_t *route_numbers(const struct operation_run *r, const struct progr
     return (uint32_t *)choice + operation_elements(r, route->inputs[0]) * route->route.n_chosen;
 }
 
+/* What forward and backward have in common: sizes and options. */
+static struct device_route route_call(const struct operation_run *r, const struct program_operation *op)
+{
+    return (struct device_route){.m = operation_elements(r, op->inputs[0]),
+                                 .n_experts = operation_columns(r, op->inputs[0]),
+                                 .n_chosen = op->route.n_chosen,
+                                 .normalises = op->route.normalises,
+                                 .sigmoid = op->route.sigmoid,
+                                 .n_groups = op->route.n_groups,
+                                 .n_chosen_groups = op->route.n_chosen_groups,
+                                 .epsilon = op->route.epsilon,
+                                 .scale = op->route.scale};
+}
+
 static void route_run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const struct device_route route = {.m = operation_elements(r, op->inputs[0]),
-                                       .n_experts = operation_columns(r, op->inputs[0]),
-                                       .n_chosen = op->route.n_chosen,
-                                       .normalises = op->route.normalises,
-                                       .scores = r->at[step->inputs[0]],
-                                       .weights = r->at[step->outputs[0]],
-                                       .numbers = route_numbers(r, op, r->at[step->outputs[0]])};
+    struct device_route route = route_call(r, op);
 
+    route.bias = op->n_tensors > 0 ? r->weights[op->tensor] : NULL;
+    route.scores = r->at[step->inputs[0]];
+    route.weights = r->at[step->outputs[0]];
+    route.numbers = route_numbers(r, op, r->at[step->outputs[0]]);
     r->ops->route(r->dev, &route);
 }
 
@@ -204,6 +222,7 @@ static void experts_run_backward(const struct operation_run *r, const struct sch
                                  struct device_experts *experts)
 {
     const struct program_operation *op = operation_of(r, step), *route = &r->program->operations[step->operation - 1];
+    struct device_route turn = route_call(r, route);
 
     assert(!step->accumulate && !step->accumulate_other && route->kind == &operation_route);
     experts->y_gradient = r->at[step->y_gradient];
@@ -216,16 +235,12 @@ static void experts_run_backward(const struct operation_run *r, const struct sch
     experts->beta = r->fresh ? 0 : 1;
     experts->weights_gradient = (float *)((char *)r->at[step->scratch] + experts_own_scratch(experts, r->type, true));
     r->ops->experts_backward(r->dev, experts);
-    r->ops->route_backward(r->dev,
-                           &(struct device_route){.m = experts->m,
-                                                  .n_experts = experts->n_experts,
-                                                  .n_chosen = experts->n_chosen,
-                                                  .normalises = route->route.normalises,
-                                                  .scores = r->at[step->inputs[SCORES]],
-                                                  .weights = r->at[step->inputs[CHOICE]],
-                                                  .numbers = route_numbers(r, route, r->at[step->inputs[CHOICE]]),
-                                                  .weights_gradient = experts->weights_gradient,
-                                                  .scores_gradient = r->at[step->other_gradient]});
+    turn.scores = r->at[step->inputs[SCORES]];
+    turn.weights = r->at[step->inputs[CHOICE]];
+    turn.numbers = route_numbers(r, route, r->at[step->inputs[CHOICE]]);
+    turn.weights_gradient = experts->weights_gradient;
+    turn.scores_gradient = r->at[step->other_gradient];
+    r->ops->route_backward(r->dev, &turn);
 }
 
 static void experts_run(const struct operation_run *r, const struct schedule_step *step)

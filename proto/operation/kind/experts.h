@@ -14,7 +14,10 @@ struct program_operation;
 
 struct program_route_options {
     uint32_t n_chosen;
-    bool normalises; /* weights of a token's experts sum to 1 */
+    bool normalises; /* weights of a token's experts sum to 1, or with sigmoids to about `scale` */
+    bool sigmoid;    /* and what goes with it, as of struct device_route */
+    uint32_t n_groups, n_chosen_groups;
+    float epsilon, scale;
 };
 
 struct program_experts_options {
@@ -26,6 +29,7 @@ struct program_experts_options {
 /* Names of tensors, with %u for an expert's number, as "mlp.experts.%u.gate_proj.weight". */
 struct program_experts_names {
     const char *gate, *up, *down;
+    const char *bias; /* of the choice, by sigmoid: one number an expert, fixed. NULL: none */
 };
 
 /* Adds x's experts by scores, a value of as many columns as there are experts that no other operation reads: route,

@@ -566,7 +566,7 @@ double plan_work_decode(const struct plan_work *work, uint32_t visit)
                                        .columns = piece->n / piece->n_rows}};
         if (unit->sparse >> piece->slot & 1)
             seconds += price_sparse(work, piece, CALL_scatter, false);
-        if (!(unit->coded >> piece->slot & 1))
+        if (!(unit->coded >> piece->slot & 1) || piece->form == FORM_FP32)
             continue;
         call.decode.scales = piece->form == FORM_BF16 ? NULL : (const float *)(uintptr_t)nowhere;
         seconds += plan_meter_price(&meter, &call);

@@ -461,6 +461,27 @@ TEST(a_draft_head_beside_a_model_comes_back)
     expect_sentence(TRAIN "--model source --steps 1 --out no", 1, "model.embed_norm.weight is not a tensor of this");
 }
 
+/* GLM-4.5's block that drafts tokens has experts, a router and a bias of its own. */
+TEST(a_drafting_block_with_experts_comes_back)
+{
+    static const struct beside beside[] = {{"model.layers.3.eh_proj.weight", "BF16", "[2, 2]", 8},
+                                           {"model.layers.3.mlp.gate.e_score_correction_bias", "F32", "[3]", 12},
+                                           {"model.layers.3.mlp.experts.0.up_proj.weight", "BF16", "[2, 3]", 12},
+                                           {"model.layers.3.shared_head.head.weight", "BF16", "[3]", 6},
+                                           {NULL}};
+
+    put_source("glm4_moe", beside);
+    expect(TRAIN "--model source --steps 1 --out run && eps export --model run --out back --dtype bf16", 0,
+           "4 tensors (38 B) are not trained: model.layers.3.*: exported as they are");
+    for (const struct beside *b = beside; b->name; b++) {
+        struct opened source, out;
+        open_all(&source, "source"), open_all(&out, "back");
+        const struct safetensors_entry *was = find_in(&source, b->name), *is = find_in(&out, b->name);
+        ck_assert_msg(is && strcmp(was->dtype, is->dtype) == 0 && has_same_bytes(was, is), "%s", b->name);
+        close_all(&source), close_all(&out);
+    }
+}
+
 /* A file with a copy of a tensor of another one, under this name. */
 static void put_copy(const char *path, const char *name, const char *from, const char *tensor)
 {

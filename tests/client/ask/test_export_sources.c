@@ -201,6 +201,102 @@ TEST_EACH(a_trained_model_goes_back_in_the_type_it_came_in, 2)
     outputs_check_python("back");
 }
 
+/* ---- the bias with which experts are chosen ---- */
+
+static const char *const biased[] = {"lfm2_moe", "glm4_moe", "minimax_m2"};
+
+static bool is_bias(const char *name)
+{
+    return strstr(name, "expert_bias") || strstr(name, "e_score_correction_bias");
+}
+
+/* Both have the same biases, in fp32; returns their number. */
+static unsigned check_biases(const char *path, const char *other)
+{
+    const int a = open(print("%s/model.safetensors", path), O_RDONLY | O_CLOEXEC);
+    const int b = open(print("%s/model.safetensors", other), O_RDONLY | O_CLOEXEC);
+    struct safetensors from, to;
+    float values[2][64];
+    unsigned n = 0;
+
+    ck_assert(safetensors_open(&from, a, NULL) == 0 && safetensors_open(&to, b, NULL) == 0);
+    for (size_t i = 0; i < from.n_entries; i++) {
+        const struct safetensors_entry *was = &from.entries[i], *is = safetensors_find(&to, was->name);
+        if (!is_bias(was->name))
+            continue;
+        const size_t bytes = was->n * sizeof **values;
+        ck_assert_msg(is && is->type == SAFETENSORS_F32 && was->type == SAFETENSORS_F32, "%s", was->name);
+        ck_assert_int_eq(pread(a, values[0], bytes, (off_t)was->offset), (ssize_t)bytes);
+        ck_assert_int_eq(pread(b, values[1], bytes, (off_t)is->offset), (ssize_t)bytes);
+        ck_assert_mem_eq(values[0], values[1], bytes);
+        n++;
+    }
+    safetensors_close(&from), safetensors_close(&to);
+    close(a), close(b);
+    return n;
+}
+
+static void put_biased_tokens(void)
+{
+    uint16_t tokens[64];
+
+    for (uint16_t i = 0; i < 64; i++)
+        tokens[i] = (uint16_t)(i * 7 % 61);
+    processes_write("tokens.bin", tokens, sizeof tokens);
+}
+
+/* Neither a step in bf16, nor a checkpoint, nor a base in nf4, nor an export rounds it. */
+TEST_EACH(a_choices_bias_keeps_every_bit_whatever_the_type, COUNT(biased))
+{
+    char source[200];
+
+    snprintf(source, sizeof source, "%s/fixtures/%s", TESTS_DIR, biased[_i]);
+    put_biased_tokens();
+    expect(print(TRAIN "--model %s --precision bf16 --out run && eps export --model run --dtype bf16 --out rounded && "
+                       "eps export --model run --dtype fp16 --out halved",
+                 source),
+           0);
+    ck_assert_uint_ge(check_biases(source, "run/step-1"), 2);
+    check_biases(source, "rounded"), check_biases(source, "halved");
+    expect(print(TRAIN "--model %s --lora rank=2,targets=q_proj --base nf4 --precision bf16 --out lora && "
+                       "eps export --model lora --merge --dtype bf16 --out merged",
+                 source),
+           0);
+    check_biases(source, "merged");
+    outputs_check_python("rounded");
+}
+
+/* All biases 64 more: in fp32 the same experts are chosen, in bf16 all biases would be alike. */
+TEST_EACH(a_choices_bias_is_added_in_fp32, COUNT(biased))
+{
+    char source[200];
+    struct safetensors file;
+    float values[64];
+
+    snprintf(source, sizeof source, "%s/fixtures/%s", TESTS_DIR, biased[_i]);
+    put_biased_tokens();
+    expect(print("rm -rf more && cp -r %s more && chmod -R u+w more", source), 0);
+    const int fd = open("more/model.safetensors", O_RDWR | O_CLOEXEC);
+    ck_assert_int_eq(safetensors_open(&file, fd, NULL), 0);
+    for (size_t i = 0; i < file.n_entries; i++) {
+        const struct safetensors_entry *entry = &file.entries[i];
+        const size_t bytes = entry->n * sizeof *values;
+        if (!is_bias(entry->name))
+            continue;
+        ck_assert_int_eq(pread(fd, values, bytes, (off_t)entry->offset), (ssize_t)bytes);
+        for (size_t k = 0; k < entry->n; k++)
+            values[k] += 64;
+        ck_assert_int_eq(pwrite(fd, values, bytes, (off_t)entry->offset), (ssize_t)bytes);
+    }
+    safetensors_close(&file);
+    close(fd);
+    expect(print(TRAIN "--model %s --precision bf16 --out run && " TRAIN "--model more --precision bf16 --out other && "
+                       "grep -o '\"loss\": *[0-9.]*' run/metrics.jsonl >was && "
+                       "grep -o '\"loss\": *[0-9.]*' other/metrics.jsonl >is && cmp was is",
+                 source),
+           0);
+}
+
 static void check_types(const char *path, const char *name)
 {
     json_t *config = expect_json(print("cat %s/config.json", path), 0);

@@ -368,6 +368,7 @@ static float decoded(const struct device_decode *op, size_t i)
     case FORM_NF4:
         return quantiles[i % 2 ? bytes[i / 2] % 16 : bytes[i / 2] / 16] * (float)scales[i / 64];
     case FORM_VALUES:
+    case FORM_FP32:
     case FORMS:
         break;
     }

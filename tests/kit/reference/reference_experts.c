@@ -17,6 +17,17 @@ static double *reference_room(size_t n)
     return room;
 }
 
+static double sigmoid(double s)
+{
+    return s < 0 ? exp(s) / (1 + exp(s)) : 1 / (1 + exp(-s));
+}
+
+static void sigmoids(double *p, const struct device_route *op, size_t i)
+{
+    for (size_t j = 0; j < op->n_experts; j++)
+        p[j] = sigmoid(((const double *)op->scores)[i * op->n_experts + j]);
+}
+
 /* p (n_experts) of token i. */
 static void softmax(double *p, const struct device_route *op, size_t i)
 {
@@ -50,11 +61,76 @@ static double chosen_sum(const struct device_route *op, const double *p, size_t 
     return sum;
 }
 
+/* The sum of the two highest of n. */
+static double two_best(const double *s, size_t n)
+{
+    double sum = 0;
+
+    for (size_t j = 0; j < n; j++)
+        sum += rank_of(s, n, j) < 2 ? s[j] : 0;
+    return sum;
+}
+
+/* s (n_experts): what experts are chosen by, least where their group is not among the best. */
+static void leave_groups(double *s, const struct device_route *op)
+{
+    const size_t n_groups = op->n_groups, n = n_groups ? op->n_experts / n_groups : 0;
+    double *best = reference_room(n_groups + 1);
+
+    for (size_t g = 0; g < n_groups; g++)
+        best[g] = two_best(s + g * n, n);
+    for (size_t j = 0; j < n_groups * n; j++)
+        if (rank_of(best, n_groups, j / n) >= op->n_chosen_groups)
+            s[j] = -INFINITY;
+    free(best);
+}
+
+/* p: each expert's, and s: what they are chosen by. A quotient's derivative, as above; sigmoid's is p - p^2. */
+static void reference_route_sigmoids(const struct device_route *op, size_t i, double *p, double *s)
+{
+    const double *bias = (const void *)op->bias;
+
+    sigmoids(p, op, i);
+    for (size_t j = 0; j < op->n_experts; j++)
+        s[j] = p[j] + (bias ? bias[j] : 0);
+    leave_groups(s, op);
+    for (size_t j = 0; j < op->n_experts; j++) {
+        const size_t rank = rank_of(s, op->n_experts, j);
+        if (rank < op->n_chosen)
+            op->numbers[i * op->n_chosen + rank] = (uint32_t)j;
+    }
+    const double sum = op->normalises ? chosen_sum(op, p, i) + (double)op->epsilon : 1;
+    for (size_t c = 0; c < op->n_chosen; c++)
+        ((double *)(void *)op->weights)[i * op->n_chosen + c] =
+            p[op->numbers[i * op->n_chosen + c]] / sum * (double)op->scale;
+}
+
+static void reference_turn_sigmoids(const struct device_route *op, size_t i, double *p)
+{
+    const double *dw = (const double *)(const void *)op->weights_gradient + i * op->n_chosen;
+    const uint32_t *numbers = op->numbers + i * op->n_chosen;
+    double *ds = (double *)op->scores_gradient + i * op->n_experts, all = 0;
+
+    sigmoids(p, op, i);
+    const double sum = op->normalises ? chosen_sum(op, p, i) + (double)op->epsilon : 1;
+    for (size_t c = 0; op->normalises && c < op->n_chosen; c++)
+        all += dw[c] * p[numbers[c]];
+    for (size_t j = 0; j < op->n_experts; j++)
+        ds[j] = 0;
+    for (size_t c = 0; c < op->n_chosen; c++)
+        ds[numbers[c]] =
+            (double)op->scale * (dw[c] / sum - all / (sum * sum)) * (p[numbers[c]] - p[numbers[c]] * p[numbers[c]]);
+}
+
 void reference_route(const struct device_route *op)
 {
-    double *p = reference_room(op->n_experts);
+    double *p = reference_room(op->n_experts), *s = reference_room(op->n_experts);
 
     for (size_t i = 0; i < op->m; i++) {
+        if (op->sigmoid) {
+            reference_route_sigmoids(op, i, p, s);
+            continue;
+        }
         softmax(p, op, i);
         for (size_t j = 0; j < op->n_experts; j++) {
             const size_t rank = rank_of((const double *)op->scores + i * op->n_experts, op->n_experts, j);
@@ -66,6 +142,7 @@ void reference_route(const struct device_route *op)
             ((double *)(void *)op->weights)[i * op->n_chosen + c] = p[op->numbers[i * op->n_chosen + c]] / sum;
     }
     free(p);
+    free(s);
 }
 
 /* The gradients of p, of which only chosen ones have any; then softmax's. */
@@ -77,6 +154,10 @@ void reference_route_backward(const struct device_route *op)
         const double *dw = (const double *)(const void *)op->weights_gradient + i * op->n_chosen;
         const uint32_t *numbers = op->numbers + i * op->n_chosen;
         double *ds = (double *)op->scores_gradient + i * op->n_experts, all = 0, mean = 0;
+        if (op->sigmoid) {
+            reference_turn_sigmoids(op, i, p);
+            continue;
+        }
         softmax(p, op, i);
         const double sum = op->normalises ? chosen_sum(op, p, i) : 1;
         for (size_t c = 0; c < op->n_chosen; c++)

@@ -16,6 +16,10 @@
 #define OLMOE     DECODER("olmoe")
 #define QWEN2_MOE DECODER("qwen2_moe")
 #define QWEN3_MOE DECODER("qwen3_moe")
+#define GLM4_MOE  DECODER("glm4_moe") ", 'num_key_value_heads': 2"
+#define MINIMAX   DECODER("minimax_m2") ", 'num_key_value_heads': 2"
+#define LFM2_MOE  DECODER("lfm2_moe") ", 'num_key_value_heads': 2"
+#define ROUTED    ", 'n_routed_experts': 8, 'num_experts_per_tok': 2"
 #define FEW       ", 'num_experts': 5, 'num_experts_per_tok': 2"
 
 static int parse(struct model_config *out, const char *text, struct error *err)
@@ -100,6 +104,112 @@ static void check_shape(const struct model *model, const char *name, uint64_t ro
     ck_assert(t->n_dims == 2 && t->decays);
 }
 
+/* ---- by sigmoids ---- */
+
+static const struct {
+    const char *text;
+    uint32_t n_experts, n_chosen, inner, n_shared, n_groups, n_chosen_groups;
+    unsigned dense; /* bit i: block i */
+    bool normalises;
+    float epsilon, scale;
+} sigmoids[] = {
+    {LFM2_MOE "}", 32, 4, 1792, 0, 0, 0, 3, true, 1e-6f, 1},
+    {LFM2_MOE FEW ", 'num_dense_layers': 0, 'moe_intermediate_size': 20, 'norm_topk_prob': false, "
+                  "'routed_scaling_factor': 2.5}",
+     5, 2, 20, 0, 0, 0, 0, false, 1e-6f, 2.5f},
+    {GLM4_MOE "}", 128, 8, 1408, 1, 1, 1, 1, true, 1e-20f, 1},
+    {GLM4_MOE ROUTED ", 'first_k_dense_replace': 0, 'n_group': 4, 'topk_group': 2, 'n_shared_experts': 3, "
+                     "'num_nextn_predict_layers': 1, 'moe_intermediate_size': 20}",
+     8, 2, 20, 3, 4, 2, 0, true, 1e-20f, 1},
+    {MINIMAX ", 'rotary_dim': 64}", 256, 8, 150, 0, 0, 0, 0, true, 0, 1},
+};
+
+TEST_EACH(numbers_of_routers_by_sigmoid_are_those_of_transformers, COUNT(sigmoids))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, sigmoids[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_moe_config *own = decoder_moe_of(&c);
+    ck_assert(own->sigmoid && own->normalises == sigmoids[_i].normalises);
+    ck_assert_uint_eq(own->n_experts, sigmoids[_i].n_experts);
+    ck_assert_uint_eq(own->n_chosen, sigmoids[_i].n_chosen);
+    ck_assert_uint_eq(own->expert_width ? own->expert_width : c.inner_width, sigmoids[_i].inner);
+    ck_assert_uint_eq(own->n_shared, sigmoids[_i].n_shared);
+    ck_assert_uint_eq(own->n_groups, sigmoids[_i].n_groups);
+    ck_assert_uint_eq(own->n_chosen_groups, sigmoids[_i].n_chosen_groups);
+    ck_assert(own->epsilon == sigmoids[_i].epsilon && own->scale == sigmoids[_i].scale);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(c.family->kind_of_block(&c, i), sigmoids[_i].dense >> i & 1 ? DECODER_MOE_DENSE : 0);
+}
+
+/* transformers: int(128 * (rotary_dim / 128)), and all of them without either key. */
+TEST(minimax_rotates_as_many_columns_as_rotary_dim_says)
+{
+    struct model_config c;
+    struct error err;
+
+    for (uint32_t n = 2; n <= 128; n += 2) {
+        ck_assert_int_eq(parse(&c, print(MINIMAX ", 'rotary_dim': %u}", n), &err), 0);
+        ck_assert_uint_eq((uint32_t)(128 * (double)decoder_of(&c)->rope.share), n);
+    }
+    ck_assert_int_eq(parse(&c, MINIMAX "}", &err), 0);
+    ck_assert_float_eq(decoder_of(&c)->rope.share, 1);
+}
+
+/* No gradient reaches it, no step moves it, and in whatever type a job has its weights, it is relayed in fp32: else
+ * other experts would be chosen. It is no parameter, as transformers counts. */
+TEST(a_choices_bias_is_fixed_and_in_fp32)
+{
+    static const struct {
+        const char *text, *name;
+        uint64_t n, n_parameters; /* of two blocks with experts and one without: by transformers */
+    } rows[] = {
+        {LFM2_MOE FEW ", 'num_dense_layers': 1, 'moe_intermediate_size': 20}",
+         "model.layers.2.feed_forward.expert_bias", 5, 205776},
+        {GLM4_MOE ROUTED ", 'moe_intermediate_size': 20}", "model.layers.2.mlp.gate.e_score_correction_bias", 8,
+         272544},
+        {MINIMAX ", 'num_local_experts': 6, 'num_experts_per_tok': 2}",
+         "model.layers.2.block_sparse_moe.e_score_correction_bias", 6, 1265184},
+    };
+
+    for (int i = 0; i < COUNT(rows); i++) {
+        struct model model;
+        mixture_open(&model, rows[i].text);
+        const struct model_tensor *t = model_find(&model, rows[i].name);
+        ck_assert_msg(t != NULL, "%s is missing", rows[i].name);
+        ck_assert(t->fixed && t->frozen && t->saved && t->n_dims == 1 && t->n == rows[i].n);
+        ck_assert_uint_eq(model.n_parameters, rows[i].n_parameters);
+        ck_assert_uint_eq(model.n_trained, rows[i].n_parameters);
+        for (const struct model_piece *p = model.pieces; p < model.pieces + model.n_pieces; p++)
+            ck_assert_int_eq(p->form, model.tensors[p->tensor].fixed ? FORM_FP32 : FORM_VALUES);
+        model_free(&model);
+    }
+}
+
+TEST(experts_without_a_bias_are_chosen_by_scores_alone)
+{
+    struct model model;
+
+    mixture_open(&model, LFM2_MOE FEW ", 'use_expert_bias': false}");
+    ck_assert_ptr_null(model_find(&model, "model.layers.2.feed_forward.expert_bias"));
+    check_shape(&model, "model.layers.2.feed_forward.gate.weight", 5, 96);
+    model_free(&model);
+}
+
+TEST(every_token_has_glm_s_shared_experts_without_a_gate)
+{
+    struct model model;
+
+    mixture_open(&model, GLM4_MOE ROUTED ", 'moe_intermediate_size': 20, 'n_shared_experts': 3, 'use_qk_norm': true}");
+    check_shape(&model, "model.layers.1.mlp.shared_experts.gate_proj.weight", 60, 96);
+    check_shape(&model, "model.layers.2.mlp.shared_experts.down_proj.weight", 96, 60);
+    check_shape(&model, "model.layers.0.mlp.gate_proj.weight", 150, 96);
+    ck_assert_ptr_nonnull(model_find(&model, "model.layers.0.self_attn.q_norm.weight"));
+    ck_assert_ptr_null(model_find(&model, "model.layers.0.mlp.gate.weight"));
+    model_free(&model);
+}
+
 /* Each expert's matrices are tensors of their own, as files have them, and are decayed and coded as matrices. */
 TEST(experts_are_tensors_of_files)
 {
@@ -167,6 +277,13 @@ static const struct {
     {QWEN2_MOE ", 'num_key_value_heads': 4, 'use_sliding_window': true, 'sliding_window': 0}",
      "use_sliding_window is true, and sliding_window is null or 0"},
     {QWEN3_MOE ", 'n_group': 2}", "n_group"},
+    {GLM4_MOE ROUTED ", 'n_group': 3}", "n_group is 3"},
+    {GLM4_MOE ROUTED ", 'n_group': 8}", "n_group is 8"},
+    {GLM4_MOE ROUTED ", 'n_group': 4, 'topk_group': 5}", "topk_group is 5"},
+    {GLM4_MOE ", 'n_routed_experts': 8, 'num_experts_per_tok': 3, 'n_group': 4, 'topk_group': 1}", "topk_group is 1"},
+    {MINIMAX ", 'router_jitter_noise': 0.1}", "router_jitter_noise is 0.1"},
+    {MINIMAX ", 'output_router_logits': true}", "output_router_logits is true"},
+    {LFM2_MOE ", 'layer_types': ['conv']}", "layer_types has 1 entries"},
 };
 
 TEST_EACH(what_is_not_computed_of_mixtures_is_refused_by_its_key, COUNT(refused))

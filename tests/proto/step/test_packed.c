@@ -41,6 +41,9 @@ static const char *const families[] = {
           "'sliding_window': 20, 'layer_types': ['full_attention', 'sliding_attention']",
     SIZES "'model_type': 'qwen2_moe', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'num_experts': 6, "
           "'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'shared_expert_intermediate_size': 8",
+    SIZES "'model_type': 'lfm2_moe', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'num_experts': 6, "
+          "'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'num_dense_layers': 1, 'conv_L_cache': 4, "
+          "'layer_types': ['full_attention', 'conv']",
     ENCODER "'model_type': 'bert', 'max_position_embeddings': 128",
     ENCODER "'model_type': 'roberta', 'max_position_embeddings': 130",
     /* Scores and logits with a cap. */

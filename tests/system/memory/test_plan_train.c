@@ -266,22 +266,26 @@ static void check_least(struct eps_train_options *options)
 }
 
 /* The least device memory is enough whomever tokens choose. Where all weights are 0 all experts' scores are equal, and
- * each token has the first one: nobody has another, in any step. */
-TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
+ * each token has the first one: nobody has another, in any step. With a bias of the choice, and without. */
+TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 12)
 {
     static const char *const frozen[7] = {NULL, NULL, NULL, "*.experts.*", "layers.0.*", "*.up_proj.*", "*gate.weight"};
+    static const char *const experts[] = {
+        "\"qwen2_moe\", \"shared_expert_intermediate_size\": 20, \"num_experts\"",
+        "\"glm4_moe\", \"n_shared_experts\": 2, \"first_k_dense_replace\": 1, \"n_routed_experts\""};
     const char *const files[] = {"data.txt"};
     const bool alike = _i % 2 == 0;
 
     state = (uint32_t)_i * 104729 + 1;
     expect("rm -rf drawn trained && mkdir drawn", 0);
-    const char *model = processes_put_text(
-        "drawn/config.json",
-        print("{\"model_type\": \"qwen2_moe\", \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
-              "\"num_key_value_heads\": 2, \"hidden_size\": %u, \"intermediate_size\": 20, \"num_experts\": %u, "
-              "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": %u, \"shared_expert_intermediate_size\": %u, "
-              "\"max_position_embeddings\": 64, \"vocab_size\": 256, \"initializer_range\": %s}",
-              4 * within(1, 10), within(2, 40), within(1, 40), within(1, 40), alike ? "0.0" : "0.5"));
+    const char *model =
+        processes_put_text("drawn/config.json",
+                           print("{\"model_type\": %s: %u, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+                                 "\"num_key_value_heads\": 2, \"hidden_size\": %u, \"intermediate_size\": 20, "
+                                 "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": %u, "
+                                 "\"max_position_embeddings\": 64, \"vocab_size\": 256, \"initializer_range\": %s}",
+                                 experts[_i / 6], within(2, 40), 4 * within(1, 10), within(1, 40),
+                                 alike ? "0.0" : "0.5"));
     struct eps_train_options options = draw_options(model, files, 64, frozen);
     check_least(&options);
 }
