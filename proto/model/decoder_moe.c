@@ -10,6 +10,12 @@ const struct program_experts_names decoder_moe_names = {.gate = "mlp.experts.%u.
                                                         .up = "mlp.experts.%u.up_proj.weight",
                                                         .down = "mlp.experts.%u.down_proj.weight"};
 
+const struct family_joined decoder_moe_joined[] = {
+    {"mlp.experts.gate_up_proj", {"mlp.experts.%u.gate_proj.weight", "mlp.experts.%u.up_proj.weight"}},
+    {"mlp.experts.down_proj", {"mlp.experts.%u.down_proj.weight"}},
+    {0},
+};
+
 uint32_t decoder_moe_kind_of_block(const struct model_config *c, uint32_t index)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);
@@ -69,8 +75,8 @@ static int decoder_moe_shared(struct program *p, const struct model_config *c, i
     return program_head_gate(p, made, program_linear(p, x, "mlp.shared_expert_gate", 1, &linear), 1);
 }
 
-static int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
-                               const struct program_experts_names *names)
+int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
+                        const struct program_experts_names *names)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);
     const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};

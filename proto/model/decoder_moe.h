@@ -64,7 +64,12 @@ void decoder_moe_write_block(struct program *program, const struct model_config 
                              const struct decoder_attention *how, const char *router,
                              const struct program_experts_names *names);
 
-/* "mlp.experts.%u.gate_proj.weight" and the like. */
+/* The experts in the place of the MLP, of x, its norm. */
+int decoder_moe_experts(struct program *program, const struct model_config *config, int x, const char *router,
+                        const struct program_experts_names *names);
+
+/* "mlp.experts.%u.gate_proj.weight" and the like; and how files may have them joined. */
 extern const struct program_experts_names decoder_moe_names;
+extern const struct family_joined decoder_moe_joined[];
 
 #endif

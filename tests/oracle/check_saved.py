@@ -31,6 +31,7 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 import make_saved
+import mixtures
 import muse_glimmer  # noqa: F401: registers a class
 import programs
 
@@ -62,7 +63,7 @@ def load(folder, may_hold_more=False):
     return model.eval()
 
 
-RENAMED = {"embed_out.weight": "lm_head.weight",  # GPT-NeoX's files have a name that transformers 5 gave up
+RENAMED = {"block_sparse_moe.gate.weight": "mlp.gate.weight", "embed_out.weight": "lm_head.weight",  # GPT-NeoX's files have a name that transformers 5 gave up
            "self_attn.gate_proj.weight": "self_attn.g_proj.weight"}  # and LFM3's one that it has in files alone
 
 
@@ -78,7 +79,7 @@ def stored(folder):
             continue
         with safe_open(path, "pt") as f:
             tensors.update({in_memory(name): f.get_tensor(name) for name in f.keys()})
-    return tensors
+    return mixtures.joined(tensors, torch.stack, torch.cat)
 
 
 def held(model):

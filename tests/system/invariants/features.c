@@ -108,7 +108,8 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text olmo_hybrid qwen2_moe qwen3_moe; do sed "
+        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text olmo_hybrid qwen2_moe qwen3_moe "
+        "qwen3_5_moe_text; do sed "
         "'s/\"vocab_size\": "
         "61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
@@ -247,6 +248,7 @@ const struct feature features[] = {
     {"gates", "qwen3_5_text.json", TEXT, HALF},
     {"mixture", "qwen3_moe.json", PACKED, "--optimizer adamw"},
     {"mixture-16", "qwen2_moe.json", TEXT, HALF}, /* and an expert that every token has */
+    {"mixture-delta", "qwen3_5_moe_text.json", PACKED, HALF},
     {"mixture-frozen", "qwen2_moe.json", TEXT, "--freeze 'model.layers.0.mlp.experts.*' --base int8"},
     {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4,targets=q_proj,o_proj --base nf4"},
     {"delta-parts", "olmo_hybrid.json", PACKED, "--optimizer adamw"},
