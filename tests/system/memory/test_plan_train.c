@@ -247,12 +247,12 @@ TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
 
 /* The least device memory is enough whomever tokens choose. Where all weights are 0 all experts' scores are equal, and
  * each token has the first one: nobody has another, in any step. */
-TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
+TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 9)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
     static const char *const frozen[7] = {NULL, NULL, NULL, "*.experts.*", "layers.0.*", "*.up_proj.*", "*gate.weight"};
     const char *const files[] = {"data.txt"};
-    const bool alike = _i % 2 == 0;
+    const bool alike = _i % 2 == 0, has_delta = _i >= 6;
     struct seen seen = {.plan = NULL};
     struct eps_error error = {""};
     struct eps_plan plan;
@@ -262,11 +262,15 @@ TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 6)
     expect("rm -rf drawn trained && mkdir drawn", 0);
     const char *model = processes_put_text(
         "drawn/config.json",
-        print("{\"model_type\": \"qwen2_moe\", \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+        print("{\"model_type\": \"%s\", \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
               "\"num_key_value_heads\": 2, \"hidden_size\": %u, \"intermediate_size\": 20, \"num_experts\": %u, "
               "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": %u, \"shared_expert_intermediate_size\": %u, "
-              "\"max_position_embeddings\": 64, \"vocab_size\": 256, \"initializer_range\": %s}",
-              4 * within(1, 10), within(2, 40), within(1, 40), within(1, 40), alike ? "0.0" : "0.5"));
+              "\"max_position_embeddings\": 64, \"vocab_size\": 256, \"initializer_range\": %s%s}",
+              has_delta ? "qwen3_5_moe_text" : "qwen2_moe", 4 * within(1, 10), within(2, 40), within(1, 40),
+              within(1, 40), alike ? "0.0" : "0.5",
+              has_delta ? ", \"head_dim\": 8, \"full_attention_interval\": 2, \"linear_num_key_heads\": 1, "
+                          "\"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, \"linear_value_head_dim\": 8"
+                        : ""));
     struct eps_train_options options = draw_options(model, files, 64, frozen);
     ck_assert_msg(eps_plan_minimum(&least, &options, &error) == 0, "%s", error.text);
     options.device_mem = least;
