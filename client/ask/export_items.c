@@ -5,6 +5,7 @@
 
 #include "proto/base/text.h"
 #include "proto/model/coded.h"
+#include "proto/model/joined.h"
 #include "proto/model/file/checkpoint.h"
 #include "proto/model/file/checkpoint_layout.h"
 
@@ -44,6 +45,29 @@ static bool items_has(const struct client_export_form *form, const struct model_
     return form->merge ? !tensor->adapts : tensor->saved;
 }
 
+/* True of a tensor that is written joined with others, as its source has them. */
+static bool is_joined(struct joined *out, const struct client_export_form *form, const struct model *model,
+                      const struct model_tensor *tensor)
+{
+    return form->passed && form->passed->weights.n_parts > 0 && joined_find(out, model, tensor);
+}
+
+/* All that are joined, where this tensor is the first of them. */
+static int add_joined(struct export_items *items, const struct client_export_form *form, const struct joined *joined,
+                      const struct model_tensor *tensor, uint32_t index, struct error *err)
+{
+    const unsigned element = items_element_bytes(form);
+    const struct export_item item = {.tensor = index,
+                                     .joined = true,
+                                     .bytes = tensor->n * joined->n_parts * tensor->n_stacked * element,
+                                     .element_bytes = element};
+    char name[CLIENT_PASSED_NAME_BYTES];
+
+    if (joined->number > 0 || joined->part > 0)
+        return 0;
+    return items_add(items, &item, client_passed_name(name, form->passed, joined->name), err);
+}
+
 static int add_model(struct export_items *items, const struct model *model, const struct client_export_form *form,
                      struct error *err)
 {
@@ -56,8 +80,13 @@ static int add_model(struct export_items *items, const struct model *model, cons
         const struct model_tensor *tensor = &model->tensors[t];
         const unsigned each = tensor->fixed ? sizeof(float) : element;
         const struct export_item item = {.tensor = t, .bytes = tensor->n * each, .element_bytes = each};
+        struct joined joined;
         if (!items_has(form, tensor))
             continue;
+        if (is_joined(&joined, form, model, tensor)) {
+            rc = add_joined(items, form, &joined, tensor, t, err);
+            continue;
+        }
         if (form->passed)
             client_passed_name(name, form->passed, tensor->name);
         else if (form->merge)

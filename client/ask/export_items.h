@@ -13,6 +13,7 @@ struct export_item {
     uint32_t tensor;                        /* of the model; EXPORT_PASSED, EXPORT_CONSTANT: */
     const struct safetensors_entry *passed; /* it is the source's, borrowed; copied unless its values are coded */
     float constant;                         /* or the family's (struct family_constant): one element, no dimension */
+    bool joined;                            /* it and those that its source has joined with it (proto/model/joined.h) */
     uint64_t bytes;                         /* as written */
     unsigned element_bytes;
     uint32_t shard; /* from 0 */

@@ -7,6 +7,7 @@
 #include "client/ask/merge.h"
 #include "proto/model/file/checkpoint.h"
 #include "proto/model/file/checkpoint_layout.h"
+#include "proto/model/joined.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -203,6 +204,22 @@ static int export_weights_write_tensor(struct safetensors_writer *writer, const 
     return rc;
 }
 
+/* The rows of each number's parts; a part's tensors stand one behind the other in the model. */
+static int write_joined(struct safetensors_writer *writer, const struct sources *from, const struct target *to,
+                        uint32_t first, struct error *err)
+{
+    const struct model_tensor *tensor = &from->model.tensors[first];
+    struct joined joined;
+    int rc = 0;
+
+    joined_find(&joined, &from->model, tensor);
+    for (uint32_t i = 0; rc == 0 && i < joined.n_parts * tensor->n_stacked; i++) {
+        const uint32_t number = i / joined.n_parts, part = i % joined.n_parts;
+        rc = export_weights_write_tensor(writer, from, to, first + part * tensor->n_stacked + number, err);
+    }
+    return rc;
+}
+
 static int write_passed(struct safetensors_writer *writer, const struct target *to,
                         const struct safetensors_entry *entry, struct error *err)
 {
@@ -231,8 +248,12 @@ static struct safetensors_plan plan_item(const struct export_item *item, const s
                                          const struct target *to)
 {
     struct safetensors_plan plan = {.name = item->name, .type = to->type};
+    struct joined joined;
 
-    if (item->tensor < EXPORT_CONSTANT) {
+    if (item->joined && joined_find(&joined, model, &model->tensors[item->tensor])) {
+        joined_shape(plan.shape, &joined, &model->tensors[item->tensor]);
+        plan.n_dims = 3;
+    } else if (item->tensor < EXPORT_CONSTANT) {
         plan.type = export_weights_type(to, &model->tensors[item->tensor]);
         plan.n_dims = model_file_shape(plan.shape, &model->tensors[item->tensor]);
     } else if (item->passed && item->passed->coded)
@@ -266,10 +287,10 @@ static int write_items(int fd, const struct export_item *const *items, size_t n,
     int rc = begin_shard(&writer, fd, items, n, from, to, err);
 
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = items[i]->tensor == EXPORT_PASSED ? write_passed(&writer, to, items[i]->passed, err)
-             : items[i]->tensor == EXPORT_CONSTANT
-                 ? write_constant(&writer, to, items[i], err)
-                 : export_weights_write_tensor(&writer, from, to, items[i]->tensor, err);
+        rc = items[i]->tensor == EXPORT_PASSED     ? write_passed(&writer, to, items[i]->passed, err)
+             : items[i]->tensor == EXPORT_CONSTANT ? write_constant(&writer, to, items[i], err)
+             : items[i]->joined                    ? write_joined(&writer, from, to, items[i]->tensor, err)
+                                : export_weights_write_tensor(&writer, from, to, items[i]->tensor, err);
     return rc ? rc : safetensors_end(&writer, err);
 }
 

@@ -11,6 +11,12 @@ const struct program_experts_names decoder_moe_names = {.gate = "mlp.experts.%u.
                                                         .up = "mlp.experts.%u.up_proj.weight",
                                                         .down = "mlp.experts.%u.down_proj.weight"};
 
+const struct family_joined decoder_moe_joined[] = {
+    {"mlp.experts.gate_up_proj", {"mlp.experts.%u.gate_proj.weight", "mlp.experts.%u.up_proj.weight"}},
+    {"mlp.experts.down_proj", {"mlp.experts.%u.down_proj.weight"}},
+    {0},
+};
+
 uint32_t decoder_moe_kind_of_block(const struct model_config *c, uint32_t index)
 {
     const struct decoder_moe_config *own = decoder_moe_of(c);

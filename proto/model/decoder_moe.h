@@ -80,7 +80,8 @@ void decoder_moe_write_block(struct program *program, const struct model_config 
 int decoder_moe_experts(struct program *program, const struct model_config *config, int x, const char *router,
                         const struct program_experts_names *names);
 
-/* "mlp.experts.%u.gate_proj.weight" and the like. */
+/* "mlp.experts.%u.gate_proj.weight" and the like; and how files may have them joined. */
 extern const struct program_experts_names decoder_moe_names;
+extern const struct family_joined decoder_moe_joined[];
 
 #endif

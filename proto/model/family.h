@@ -71,10 +71,12 @@ struct family_key {
         FAMILY_KEYS_BUT_WIDTH(hidden_act)
 
 #define FAMILY_KEYS_BUT_WIDTH(hidden_act)                                                                              \
+    {"intermediate_size", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true, .most = MODEL_WIDEST},    \
+        FAMILY_KEYS_BUT_WIDTHS(hidden_act)
+
+#define FAMILY_KEYS_BUT_WIDTHS(hidden_act)                                                                             \
     {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},                \
         {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},          \
-        {"intermediate_size", FAMILY_WIDTHS, .offset = FAMILY_AT(inner_width), .required = true,                       \
-         .most = MODEL_WIDEST},                                                                                        \
         {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},              \
         {hidden_act, FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},                                              \
         {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},          \
@@ -130,6 +132,13 @@ struct family_classifier {
 struct family_constant {
     const char *ending; /* of its name, "mlp.act_fn.beta"; NULL: the end */
     float value;        /* in files up to bf16's rounding */
+};
+
+/* Stacks of tensors (struct program_tensor) that files may have as one of three dimensions: each number's matrices,
+ * rows of all parts one behind the other. Parts are tensors of the program one behind the other. */
+struct family_joined {
+    const char *name;     /* within the block, "mlp.experts.gate_up_proj"; NULL: the end */
+    const char *parts[2]; /* "mlp.experts.%u.gate_proj.weight"; the second may be NULL */
 };
 
 enum { FAMILY_NO_TOKEN = INT32_MAX };
@@ -195,6 +204,7 @@ struct family {
     bool (*is_other)(const char *name);
     /* Numbers of files that are computed with as constants: others are refused. NULL: there are none. */
     const struct family_constant *constants;
+    const struct family_joined *joined; /* NULL: files have each tensor by itself */
     /* Tensors that a file may have as copies of the table of tokens, up to WEIGHTS_STACKS: the tables of the two stacks
      * of an encoder-decoder, which has one for both. NULL ends them; NULL: there are none. */
     const char *const *copies;

@@ -301,7 +301,7 @@ int model_check_stacks(const struct model *m, struct error *err)
 
     for (const struct model_piece *p = m->pieces + 1; p < end; p++) {
         const struct model_tensor *t = &m->tensors[p->tensor], *before = &m->tensors[p[-1].tensor];
-        if (t->stacked && before->stacked && p->slot == p[-1].slot && t->frozen != before->frozen)
+        if (t->n_stacked && before->n_stacked && p->slot == p[-1].slot && t->frozen != before->frozen)
             return error_set(err, -EINVAL,
                              "%s is trained and %s is not: the experts of a block are trained, or frozen, together",
                              t->frozen ? before->name : t->name, t->frozen ? t->name : before->name);

@@ -232,7 +232,7 @@ static void model_add_program_tensor(struct model *m, const struct program *p, i
     to->height = t->height, to->width = t->width;
     to->over_tokens = t->over_tokens;
     to->heads = t->heads;
-    to->stacked = t->n_stacked > 0;
+    to->n_stacked = t->n_stacked;
     /* Running statistics are saved as tensors, but are no parameters. */
     if (t->averages) {
         to->averages = true;

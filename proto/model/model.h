@@ -41,13 +41,13 @@ struct model_tensor {
     bool fixed;                    /* no gradient descends it either: it stays, frozen, in FORM_FP32; no parameter */
     bool averages; /* no gradient descends it: it moves by PROGRAM_RUNNING_RATE towards minus its gradient */
     uint32_t height,
-        width;        /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
-    bool over_tokens; /* of a convolution of each channel by itself: files have (channels, 1, taps) */
-    bool stacked;     /* one of several that an operation reads as one array (struct program_tensor) */
-    uint32_t heads;   /* of a vector: files have it as (heads, n / heads); 0: as it is */
-    bool saved;       /* in checkpoints: all, or of a model with adapters what its base does not hold */
-    uint32_t place;   /* index among the saved tensors, if it is saved */
-    uint32_t rank;    /* index among the trained tensors, if it is trained */
+        width;          /* of a convolution's windows, 0 of others: files have it by channel first (model_file_shape) */
+    bool over_tokens;   /* of a convolution of each channel by itself: files have (channels, 1, taps) */
+    uint32_t n_stacked; /* so many tensors an operation reads as one array (struct program_tensor); 0: it is none */
+    uint32_t heads;     /* of a vector: files have it as (heads, n / heads); 0: as it is */
+    bool saved;         /* in checkpoints: all, or of a model with adapters what its base does not hold */
+    uint32_t place;     /* index among the saved tensors, if it is saved */
+    uint32_t rank;      /* index among the trained tensors, if it is trained */
     /* Moments that are coded are coded by groups (proto/model/groups.h) where it is true: how many groups it has, and
      * its index among such tensors. */
     bool grouped;

@@ -28,8 +28,8 @@ static bool can_be_sparse(const struct model *m, uint32_t unit, const struct mod
 {
     const struct model_tensor *t = &m->tensors[piece->tensor];
 
-    return t->n_dims == 2 && !t->frozen && !t->adapts && !t->stacked && is_in_block(m, unit) && t->n <= UINT32_MAX &&
-           (!model_is_filter(t) || (t->height * t->width > 1 && !t->over_tokens));
+    return t->n_dims == 2 && !t->frozen && !t->adapts && t->n_stacked == 0 && is_in_block(m, unit) &&
+           t->n <= UINT32_MAX && (!model_is_filter(t) || (t->height * t->width > 1 && !t->over_tokens));
 }
 
 void model_size_piece(struct model *m, uint32_t unit, struct model_piece *piece)

@@ -8,6 +8,7 @@
 #include "proto/model/file/checkpoint_layout.h"
 #include "proto/model/coded.h"
 #include "proto/model/family.h"
+#include "proto/model/joined.h"
 #include "proto/model/model_internal.h"
 #include "proto/model/outside.h"
 #include "proto/model/wrapper.h"
@@ -206,6 +207,45 @@ static const struct safetensors_entry *weights_take(struct search *search, struc
     return search->found;
 }
 
+/* Notes if what joins a tensor with others is not what it must be. */
+static void check_joined(struct tally *tally, const struct safetensors_entry *entry, const struct joined *joined,
+                         const struct model_tensor *tensor)
+{
+    char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
+    uint64_t shape[3];
+
+    joined_shape(shape, joined, tensor);
+    if (entry->coded)
+        weights_note(tally, MISTYPED, "%.64s is quantised, not F32, F16 or BF16", entry->name);
+    else if (entry->n_dims != 3 || memcmp(entry->shape, shape, sizeof shape) != 0)
+        weights_note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
+                     weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, shape, 3));
+}
+
+/* Finds a tensor among others that the files have joined: its rows there are an entry of their own. */
+static const struct safetensors_entry *take_joined(struct weights *out, struct search *search, struct tally *tally,
+                                                   const struct model *model, const struct model_tensor *tensor)
+{
+    struct joined joined;
+
+    if (!joined_find(&joined, model, tensor))
+        return NULL;
+    search->found = NULL, search->n_found = 0;
+    search_both(search, joined.name, model->config.family->prefix);
+    if (!search->found)
+        return NULL;
+    if (search->n_found > 1)
+        weights_note(tally, DOUBLED, "%.64s is there twice", joined.name);
+    check_joined(tally, search->found, &joined, tensor);
+    struct safetensors_entry *part = &out->parts[out->n_parts++];
+    *part = *search->found;
+    part->coded = NULL;
+    part->n_dims = 2, part->shape[0] = tensor->shape[0], part->shape[1] = tensor->shape[1];
+    part->n = tensor->n;
+    part->offset += joined_first(&joined, tensor) * (part->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t));
+    return part;
+}
+
 /* Finds a tensor that adapter_model.safetensors may have, by its name there. The base's, if it has one, is then not
  * asked for. If the adapter has the tensor, faults of the base's are nobody's concern. */
 static const struct safetensors_entry *take_adapted(struct search *search, struct tally *tally,
@@ -356,10 +396,13 @@ static void weights_match(struct weights *out, const struct model *model, struct
     struct search search = {.weights = out};
 
     find_wrapper(out);
-    for (uint32_t t = 0; t < model->n_tensors; t++)
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
         out->entries[t] = is_adapted(model, &model->tensors[t])
                               ? take_adapted(&search, tally, &model->tensors[t], model)
                               : weights_take(&search, tally, model->tensors[t].name, model->config.family);
+        if (!out->entries[t])
+            out->entries[t] = take_joined(out, &search, tally, model, &model->tensors[t]);
+    }
     if (model->config.adapter.unties)
         take_untied(out, model, &search);
     take_copies(out, model, &search, tally);
@@ -417,7 +460,8 @@ uint64_t weights_header_bytes(const struct model *model)
 uint64_t weights_memory(const struct model *model, uint32_t n_files, uint64_t header_bytes)
 {
     return reserve_rounded(n_files * sizeof(struct safetensors)) +
-           reserve_rounded(model->n_tensors * sizeof(struct safetensors_entry *)) + safetensors_memory(header_bytes);
+           reserve_rounded(model->n_tensors * sizeof(struct safetensors_entry *)) +
+           reserve_rounded(joined_count(model) * sizeof(struct safetensors_entry)) + safetensors_memory(header_bytes);
 }
 
 static int weights_read_headers(struct weights *out, const struct model *model, const struct file *files,
@@ -427,7 +471,8 @@ static int weights_read_headers(struct weights *out, const struct model *model, 
 
     out->files = reserve_take(reserve, n_files * sizeof *out->files);
     out->entries = reserve_take(reserve, model->n_tensors * sizeof *out->entries);
-    if (!out->files || !out->entries)
+    out->parts = reserve_take(reserve, joined_count(model) * sizeof *out->parts);
+    if (!out->files || !out->entries || !out->parts)
         rc = error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     for (; rc == 0 && out->n_files < n_files; out->n_files += rc == 0)
         rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], reserve, err);
@@ -516,42 +561,6 @@ void weights_close(struct weights *weights)
 {
     free(weights->memory);
     *weights = (struct weights){0};
-}
-
-int weights_copy_differs(bool *out, const struct weights *weights, const struct model *model, unsigned copy,
-                         struct error *err)
-{
-    enum { RUN = 1 << 16 };
-    const struct safetensors_entry *tokens = weights->entries[model->embedding.tables[0].tensor];
-    const struct safetensors_entry *entry = weights->copies[copy];
-    float *table = entry ? malloc(2 * RUN * sizeof *table) : NULL, *other = table ? table + RUN : NULL;
-    int rc = entry && !table ? error_memory(err) : 0;
-
-    *out = false;
-    for (uint64_t at = 0; table && !rc && !*out && at < tokens->n; at += RUN) {
-        const uint64_t n = tokens->n - at < RUN ? tokens->n - at : RUN;
-        rc = safetensors_read(table, tokens, at, n, err);
-        if (!rc)
-            rc = safetensors_read(other, entry, at, n, err);
-        *out = !rc && memcmp(table, other, n * sizeof *table) != 0;
-    }
-    free(table);
-    return rc;
-}
-
-int weights_refuse_copy(const struct model *model, unsigned copy, struct error *err)
-{
-    const struct family *family = model->config.family;
-    const char *table = family->tables[0].name;
-
-    if (copy == WEIGHTS_HEAD)
-        return error_set(
-            err, -EINVAL,
-            "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that "
-            "to false to train them apart",
-            family->logits, table);
-    return error_set(err, -EINVAL, "%s differs from %s.weight, and eps has one table for encoder and decoder",
-                     family->copies[copy - WEIGHTS_HEAD - 1], table);
 }
 
 /* The form in which the whole base can stay as it is in the files; FORM_VALUES where tensors differ. */

@@ -20,6 +20,9 @@ struct weights {
     unsigned n_files;
     const struct safetensors_entry **entries; /* (n_tensors) of the model; F32, F16 or BF16, with the tensor's shape */
     const struct safetensors_entry *copies[WEIGHTS_COPIES]; /* to be compared; NULL where the files have none */
+    struct safetensors_entry
+        *parts; /* (n_parts) entries of tensors that the files have joined (proto/model/joined.h) */
+    uint32_t n_parts;
     const char *wrapper; /* precedes the names, if the files are a wrapper's (proto/model/wrapper.h); else NULL */
     void *memory;        /* holds all the above, owned; NULL: a reserve holds it */
 };

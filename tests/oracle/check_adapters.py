@@ -33,7 +33,7 @@ from programs import BIN, eps
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 CAUSAL = {"tied": "rank=3,targets=c_attn,c_proj", "untied": "rank=2,rslora", "llama3": "rank=4,targets=q_proj,v_proj,down_proj",
           "mistral_window": "", "qwen2": "rank=8,alpha=4", "qwen3": "targets=gate_proj,o_proj", "gemma": "rank=3,dropout=0.1",
-          "gemma3": "rank=2", "bloom": "", "apertus": "", "nanochat": "", "lfm2": "", "lfm3": "", "muse_glimmer_text": "", "olmo_hybrid": "", "qwen3_5_text": "", "granite_swa": "",
+          "gemma3": "rank=2", "bloom": "", "apertus": "", "nanochat": "", "lfm2": "", "lfm3": "", "muse_glimmer_text": "", "olmo_hybrid": "", "qwen3_5_text": "", "qwen3_5_moe_text": "", "granite_swa": "",
           "mixtral": "rank=3,rslora", "lfm2_moe": "rank=2", "glm4_moe": "rank=2", "minimax_m2": "rank=3", "olmoe": "rank=2,targets=k_proj,experts",
           "qwen2_moe": "rank=2", "qwen3_moe": "rank=2"}
 SEQUENCES = {"saved_t5": "rank=3,targets=q,v,wo", "saved_flan": "rank=2,rslora,dropout=0.1", "adapter_flan": None}
@@ -58,6 +58,7 @@ def logits(model, ids, first):
         (model.get_base_model() if isinstance(model, PeftModel) else model).set_experts_implementation("eager")
     if model.config.is_encoder_decoder:
         positions["decoder_input_ids"] = ids.flip(0)
+    model.config._experts_implementation = "eager"  # the others are not for float64
     with torch.no_grad(), families.throughout():
         return model.double()(input_ids=ids, **positions).logits
 

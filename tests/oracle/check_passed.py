@@ -29,6 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, CONFIG_MAPPING
 
+import mixtures
 import muse_glimmer  # noqa: F401: registers a class
 import programs
 
@@ -44,6 +45,7 @@ MROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_sec
 LINEAR = dict(full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4,
               linear_value_head_dim=4, rope_parameters=dict(
                   rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[1, 1, 1], mrope_interleaved=True))
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=10)
 WRAPPERS = {  # the wrapper, its text model, its vision tower, more of its own keys
     "gemma3": ("gemma3_text", SIGLIP, dict(mm_tokens_per_image=4, image_token_index=IMAGE, image_token_id=IMAGE)),
     "llava": ("qwen2", dict(VISION, model_type="clip_vision_model"), dict(image_token_index=IMAGE, image_token_id=IMAGE)),
@@ -53,6 +55,7 @@ WRAPPERS = {  # the wrapper, its text model, its vision tower, more of its own k
     "qwen2_5_vl": ("qwen2_5_vl_text", QWEN | dict(fullatt_block_indexes=[0], window_size=8), QWEN_IDS),
     "qwen2_vl": ("qwen2_vl_text", dict(depth=1, embed_dim=8, hidden_size=24, num_heads=2, patch_size=4), QWEN_IDS),
     "qwen3_5": ("qwen3_5_text", QWEN, QWEN_IDS),
+    "qwen3_5_moe": ("qwen3_5_moe_text", QWEN, QWEN_IDS),
     "muse_glimmer": ("muse_glimmer_text", dict(num_hidden_layers=1, hidden_size=8, intermediate_size=12, num_attention_heads=2,
                                                patch_size=4, pos_emb_height=2, pos_emb_width=2, max_position_embeddings=4),
                      dict(image_token_id=IMAGE, video_token_id=59, out_hidden_size=32, projector_hidden_size=12)),
@@ -79,7 +82,9 @@ def as_published_first(folder):
 
 def make_source(name, folder):
     text, vision, own = WRAPPERS[name]
-    text = CONFIG_MAPPING[text](**SIZES, **(MROPE if "_vl_" in text else LINEAR if name == "qwen3_5" else {}), tie_word_embeddings=name == "gemma3")
+    more = MROPE if "_vl_" in text else LINEAR if name.startswith("qwen3_5") else {}
+    sizes = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | EXPERTS if "moe" in name else SIZES
+    text = CONFIG_MAPPING[text](**sizes, **more, tie_word_embeddings=name == "gemma3")
     config = CONFIG_MAPPING[name](text_config=text.to_dict(), vision_config=dict(vision), **own,
                                   tie_word_embeddings=text.tie_word_embeddings)
     model = AutoModelForImageTextToText.from_config(config)
@@ -89,6 +94,8 @@ def make_source(name, folder):
     model.to(torch.bfloat16).save_pretrained(folder)
     if name == "qwen2_vl":
         as_published_first(folder)
+    if name == "qwen3_5_moe":
+        mixtures.join(folder)
     save_file(DRAFT, folder / "draft.safetensors", {"format": "pt"})
     os.rename(folder / "model.safetensors", folder / "a.safetensors")
     files = {path.name: safe_open(path, "pt").keys() for path in folder.glob("*.safetensors")}

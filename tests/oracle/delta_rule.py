@@ -8,7 +8,7 @@ import importlib
 
 import torch
 
-MODULES = [f"transformers.models.{name}.modeling_{name}" for name in ("qwen3_5", "olmo_hybrid")]
+MODULES = [f"transformers.models.{name}.modeling_{name}" for name in ("qwen3_5", "qwen3_5_moe", "olmo_hybrid")]
 
 
 def unit(x):

@@ -81,7 +81,7 @@ TUNED = """llama mistral qwen2 qwen3 phi3 phi ministral3 mistral3 smollm3 olmo2 
  eurobert xlm-roberta distilbert electra deberta-v2 qwen3_5 qwen3_next qwen3_moe mixtral gpt_oss glm4_moe deepseek_v3 lfm2
  gemma4 gemma3n nemotron_h vit""".split()
 OTHERS = """gemma gemma3_text gemma3 gpt2 bert roberta t5 glm olmo cohere helium muse_glimmer_text qwen2_vl qwen2_5_vl qwen3_vl
- qwen3_5_text llava camembert lfm3 olmo_hybrid lfm2_moe minimax_m2""".split()
+ qwen3_5_text llava camembert lfm3 olmo_hybrid lfm2_moe minimax_m2 qwen3_5_moe qwen3_5_moe_text""".split()
 assert len(TUNED) == len(set(TUNED)) == 47
 
 
@@ -169,6 +169,8 @@ class Model:
         model.save_pretrained(folder)
         if self.family == "olmo_hybrid":
             hybrid.cut(folder)
+        if self.family == "qwen3_5_moe_text" and self.number % 4 != 1:
+            mixtures.join(folder)
         path = os.path.join(folder, "config.json")
         with open(path) as f:
             written = restyled(json.load(f), self.style)

@@ -394,6 +394,12 @@ def qwen3_5_text(d):
     return out | delta(d) | dict(attention_bias=d.switch())
 
 
+def qwen3_5_moe_text(d):
+    out = qwen3_5_text(d)
+    out.pop("intermediate_size")
+    return out | experts(d) | dict(moe_intermediate_size=d.turn((6, 16, 9)), shared_expert_intermediate_size=d.turn((7, 16)))
+
+
 def olmo_hybrid(d):
     kinds, rope = ["linear_attention", "full_attention"], d.rope(d.head_width, ("default", "linear", "llama3", "yarn"))
     out = decoder(d)
@@ -477,7 +483,8 @@ FAMILIES = {f.__name__: f for f in (
     llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, gpt2, phi3, phi, ministral3, smollm3, olmo, olmo2, olmo3, granite,
     granite_swa, cohere, cohere2, exaone4, hunyuan_v1_dense, seed_oss, glm, ernie4_5, arcee, apertus, starcoder2, stablelm,
     gpt_neox, opt, bloom, nanochat, helium, modernbert, eurobert, distilbert, electra, roberta, lfm2, lfm3, qwen3_5_text,
-    muse_glimmer_text, olmo_hybrid, qwen3_moe, qwen2_moe, mixtral, olmoe, lfm2_moe, glm4_moe, minimax_m2)}
+    muse_glimmer_text, olmo_hybrid, qwen3_moe, qwen2_moe, mixtral, olmoe, lfm2_moe, glm4_moe, minimax_m2,
+    qwen3_5_moe_text)}
 FAMILIES |= {"glm4": glm, "bert": encoder, "xlm-roberta": roberta}
 ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "eurobert")
-MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe", "minimax_m2")
+MIXTURES = ("qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "lfm2_moe", "glm4_moe", "minimax_m2", "qwen3_5_moe_text")

@@ -32,11 +32,11 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3Config, Gemma3ForCausalLM,
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3Config, Gemma3ForCausalLM,
                           Gemma3ForConditionalGeneration, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config,
                           GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration,
-                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5MoeConfig,
+                          Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeTextConfig, Qwen3Config, Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
 import families
@@ -44,6 +44,7 @@ import family_draws
 import fixture
 import float64
 import hybrid
+import mixtures
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 ROWS, SEQ = 2, 13
@@ -139,6 +140,10 @@ FAMILIES = {  # of which what they have of their own is on; positions beyond SEQ
     "qwen3_5_text": dict(num_hidden_layers=4, head_dim=12, attention_bias=True, linear_num_key_heads=2, linear_num_value_heads=4,
                          linear_key_head_dim=8, linear_value_head_dim=10, full_attention_interval=2,
                          rope_parameters=dict(ROTATED, partial_rotary_factor=0.5, mrope_section=[1, 1, 1])),
+    "qwen3_5_moe_text": dict(num_hidden_layers=4, head_dim=12, attention_bias=True, linear_num_key_heads=2, linear_num_value_heads=4,
+                             linear_key_head_dim=8, linear_value_head_dim=10, full_attention_interval=2, num_experts=8,
+                             num_experts_per_tok=3, moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                             rope_parameters=dict(ROTATED, partial_rotary_factor=0.5, mrope_section=[1, 1, 1])),
     "mixtral": dict(num_local_experts=5, num_experts_per_tok=2, head_dim=10, sliding_window=5),
     "olmoe": dict(num_experts=8, num_experts_per_tok=3, pad_token_id=None, attention_bias=True),
     "qwen2_moe": dict(num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, mlp_only_layers=[1],
@@ -316,7 +321,24 @@ WRAPPED = {  # Gemma 3's names are the published ones; those of the other are as
         vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False))),
     "wrapped_qwen2": (LlavaForConditionalGeneration, lambda: LlavaConfig(
         text_config=MODELS["qwen2"][1].to_dict(), vision_config=dict(VISION, model_type="clip_vision_model"))),
+    "wrapped_qwen3_5_moe": (Qwen3_5MoeForConditionalGeneration, lambda: Qwen3_5MoeConfig(
+        text_config=Qwen3_5MoeTextConfig(**{k: v for k, v in DECODER.items() if k != "intermediate_size"} | dict(
+            hidden_size=16, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=6, shared_expert_intermediate_size=7, head_dim=8,
+            full_attention_interval=2, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=4,
+            linear_value_head_dim=5, rope_parameters=dict(ROTATED, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]))).to_dict(),
+        vision_config=dict(depth=1, hidden_size=8, intermediate_size=12, num_heads=2, out_hidden_size=16, patch_size=2,
+                           num_position_embeddings=4))),
 }
+
+
+def throughout(folder, model, ids):
+    """Logits of a mixture with the delta rule, in float64 throughout."""
+    with families.throughout(), torch.no_grad():
+        again = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+                                                        dtype=torch.float64, experts_implementation="eager").eval()
+        for t, p in again.named_parameters():
+            p.copy_(dict(model.named_parameters())[t])
+        return again(input_ids=torch.from_numpy(ids)).logits
 
 
 def make_wrapped(name):
@@ -335,8 +357,11 @@ def make_wrapped(name):
                   {"format": "pt"})
     float64.widen(again.model.language_model)
     ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.text_config.vocab_size, 0)
+    if name == "wrapped_qwen3_5_moe":
+        mixtures.join(folder)
+    logits = throughout(folder, model, ids) if name == "wrapped_qwen3_5_moe" else None
     with torch.no_grad():
-        logits = again(input_ids=torch.from_numpy(ids)).logits
+        logits = again(input_ids=torch.from_numpy(ids)).logits if logits is None else logits
     assert logits.dtype == torch.float64
     fixture.write(os.path.join(folder, "tokens.json"),
                   {"rows": ROWS, "seq": SEQ, "vocabulary": config.text_config.vocab_size, "ids": ids.tolist()})

@@ -1,9 +1,11 @@
 """Mixtures of experts beside transformers: what its tensors join, and how near scores are to a tie."""
 import math
+import os
 import re
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 
 def joined(gradient, stack=np.stack, concatenate=np.concatenate):
@@ -42,6 +44,12 @@ def gap_of(router, inputs, logits):
         best = groups.topk(router.topk_group, -1)[1]
         scores = of.gather(1, best[..., None].expand(-1, -1, of.shape[-1])).flatten(1)
     return min(least, gap(scores, router.top_k))
+
+
+def join(folder, name="model.safetensors"):
+    """The file that transformers saved, with experts joined as Qwen 3.5's are published."""
+    path = os.path.join(folder, name)
+    save_file(joined(load_file(path), torch.stack, torch.cat), path, {"format": "pt"})
 
 
 def gap(scores, n):

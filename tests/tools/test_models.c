@@ -136,6 +136,7 @@ TEST(one_family_is_printed_whole)
 
 TEST(a_family_that_is_not_there_is_refused_with_the_nearest_name)
 {
-    expect_sentence("eps models qwen3_next", 2, "no family is called qwen3_next: the nearest name is qwen3_5_text;");
+    expect_sentence("eps models qwen3_next", 2,
+                    "no family is called qwen3_next: the nearest name is qwen3_5_moe_text;");
     expect_sentence("eps models --json xyz", 2, "no family is called xyz: eps models lists");
 }

@@ -177,7 +177,7 @@ static void check_files(const char *path, bool config_too)
         expect(print("cmp source/config.json %s/config.json", path), 0);
 }
 
-static const char *const fixtures[] = {"wrapped_qwen2", "wrapped_gemma3"};
+static const char *const fixtures[] = {"wrapped_qwen2", "wrapped_gemma3", "wrapped_qwen3_5_moe"};
 
 TEST_EACH(a_wrapper_comes_back_whole, COUNT(fixtures))
 {

@@ -21,6 +21,9 @@
 #define LFM2_MOE  DECODER("lfm2_moe") ", 'num_key_value_heads': 2"
 #define ROUTED    ", 'n_routed_experts': 8, 'num_experts_per_tok': 2"
 #define FEW       ", 'num_experts': 5, 'num_experts_per_tok': 2"
+#define QWEN3_5_MOE                                                                                                    \
+    "{'model_type': 'qwen3_5_moe_text', 'hidden_size': 96, 'num_hidden_layers': 3, 'num_attention_heads': 4, "         \
+    "'vocab_size': 61, 'moe_intermediate_size': 150"
 
 static int parse(struct model_config *out, const char *text, struct error *err)
 {
@@ -92,6 +95,34 @@ TEST_EACH(numbers_of_mixtures_are_those_of_transformers, COUNT(mixtures))
     for (uint32_t i = 0; i < 3; i++)
         ck_assert_uint_eq(c.family->kind_of_block(&c, i), (mixtures[_i].sliding >> i & 1 ? DECODER_SLIDES : 0) |
                                                               (mixtures[_i].dense >> i & 1 ? DECODER_MOE_DENSE : 0));
+}
+
+/* As Qwen3_5MoeTextConfig of transformers 5.24 fills it in; weights sum to 1 whatever the file says. */
+static const struct {
+    const char *more;
+    uint32_t n_experts, n_chosen, shared;
+    unsigned attends; /* bit i: block i */
+} qwen3_5_moes[] = {
+    {"", 256, 8, 512, 0},
+    {FEW ", 'shared_expert_intermediate_size': 30, 'full_attention_interval': 2", 5, 2, 30, 2},
+    {FEW ", 'layer_types': ['full_attention', 'linear_attention', 'full_attention'], 'mlp_only_layers': []", 5, 2, 512,
+     5},
+};
+
+TEST_EACH(numbers_of_qwen3_5_s_mixtures_are_those_of_transformers, COUNT(qwen3_5_moes))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, print(QWEN3_5_MOE "%s}", qwen3_5_moes[_i].more), &err) == 0, "%s", err.text);
+    const struct decoder_moe_config *own = decoder_moe_of(&c);
+    ck_assert_uint_eq(own->n_experts, qwen3_5_moes[_i].n_experts);
+    ck_assert_uint_eq(own->n_chosen, qwen3_5_moes[_i].n_chosen);
+    ck_assert_uint_eq(own->shared_width, qwen3_5_moes[_i].shared);
+    ck_assert(own->normalises && own->expert_width == 0 && c.inner_width == 150 && own->decoder.norm_offset);
+    ck_assert(own->decoder.n_kv_heads == 2 && own->decoder.head_width == 256 && own->decoder.rope.share == 0.25f);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(c.family->kind_of_block(&c, i), !(qwen3_5_moes[_i].attends >> i & 1));
 }
 
 static void check_shape(const struct model *model, const char *name, uint64_t rows, uint64_t columns)
@@ -223,6 +254,8 @@ TEST(experts_are_tensors_of_files)
          "mlp.experts.%u.up_proj", "mlp.experts.%u.down_proj"},
         {QWEN2_MOE FEW ", 'num_key_value_heads': 4, 'moe_intermediate_size': 150}", "mlp.gate",
          "mlp.experts.%u.gate_proj", "mlp.experts.%u.up_proj", "mlp.experts.%u.down_proj"},
+        {QWEN3_5_MOE FEW "}", "mlp.gate", "mlp.experts.%u.gate_proj", "mlp.experts.%u.up_proj",
+         "mlp.experts.%u.down_proj"},
     };
 
     for (int i = 0; i < COUNT(rows); i++) {
@@ -284,6 +317,8 @@ static const struct {
     {MINIMAX ", 'router_jitter_noise': 0.1}", "router_jitter_noise is 0.1"},
     {MINIMAX ", 'output_router_logits': true}", "output_router_logits is true"},
     {LFM2_MOE ", 'layer_types': ['conv']}", "layer_types has 1 entries"},
+    {QWEN3_5_MOE ", 'norm_topk_prob': false}", "norm_topk_prob"},
+    {QWEN3_5_MOE ", 'output_router_logits': true}", "output_router_logits is true"},
 };
 
 TEST_EACH(what_is_not_computed_of_mixtures_is_refused_by_its_key, COUNT(refused))

@@ -162,7 +162,7 @@ static const struct {
     {"{'n_layer': -1, 'rope_theta': 10000.0, 'model_type': 'gpt3'}", "model_type is 'gpt3': it must be ", NULL},
     {"{'model_type': 2}", "model_type is 2: it must be ", NULL},
     {"{'model_type': 'qwen3_next'}",
-     "model_type is 'qwen3_next': it must be one that eps models lists; the nearest name is qwen3_5_text", NULL},
+     "model_type is 'qwen3_next': it must be one that eps models lists; the nearest name is qwen3_5_moe_text", NULL},
     {GPT2 "'architectures': ['GPT2ForSequenceClassification']}", "architectures is ['GPT2ForSequenceClassification']",
      "GPT2LMHeadModel"},
     {GPT2 "'architectures': 'GPT2LMHeadModel'}", "architectures is 'GPT2LMHeadModel'", NULL},

@@ -1,4 +1,5 @@
 /* Tensors of files, held against a model's. The files are headers with a hole behind them. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -140,6 +141,93 @@ TEST_EACH(every_tensor_is_accounted_for_in_one_sentence, COUNT(faults))
 }
 
 /* What other tensors take is bounded by the model, for all files together, before any of it is read. */
+/* ---- experts that files have joined ---- */
+
+static const char mixture[] =
+    "{\"model_type\": \"qwen3_5_moe_text\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+    "\"moe_intermediate_size\": 3, \"num_experts\": 4, \"num_experts_per_tok\": 2, \"head_dim\": 4, \"vocab_size\": "
+    "17, "
+    "\"num_key_value_heads\": 1, \"full_attention_interval\": 1, \"shared_expert_intermediate_size\": 5}";
+
+#define JOINED(name) "model.layers.0.mlp.experts." name
+
+/* All tensors but each expert's own, and these more. */
+static int make_joined(const struct model *model, const struct safetensors_plan *more)
+{
+    struct safetensors_plan plan[64];
+    size_t n = 0;
+
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (!strstr(model->tensors[t].name, ".experts."))
+            plan[n++] = plan_of(&model->tensors[t], SAFETENSORS_BF16);
+    for (; more->name; more++)
+        plan[n++] = *more;
+    ck_assert_uint_le(n, COUNT(plan));
+    return make_file(plan, n);
+}
+
+/* An expert's gates, its ups, the next expert's gates. */
+TEST(experts_are_read_where_files_have_them_joined)
+{
+    static const struct safetensors_plan more[] = {{JOINED("gate_up_proj"), 3, {4, 6, 8}, SAFETENSORS_BF16},
+                                                   {JOINED("down_proj"), 3, {4, 8, 3}, SAFETENSORS_BF16},
+                                                   {0}};
+    struct weights weights;
+    struct model model;
+    struct error err;
+
+    make_model(&model, mixture);
+    const int fd = make_joined(&model, more);
+    ck_assert_msg(weights_open(&weights, &model, &(struct file){.fd = fd}, 1, NULL, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(weights.n_parts, 3 * 4);
+    const uint64_t both = safetensors_find(weights.files, JOINED("gate_up_proj"))->offset,
+                   downs = safetensors_find(weights.files, JOINED("down_proj"))->offset;
+    for (unsigned i = 0; i < 4; i++) {
+        const char *const names[] = {"gate", "up", "down"};
+        const uint64_t offsets[] = {both + 2 * 24 * (2 * i), both + 2 * 24 * (2 * i + 1), downs + 2 * 24 * i};
+        for (int k = 0; k < 3; k++) {
+            const struct model_tensor *t = model_find(&model, print(JOINED("%u.%s_proj.weight"), i, names[k]));
+            const struct safetensors_entry *entry = weights.entries[t - model.tensors];
+            ck_assert(entry->n == 24 && entry->offset == offsets[k] && weights_has_shape(entry, t));
+        }
+    }
+    weights_close(&weights);
+    close(fd);
+    model_free(&model);
+}
+
+static const struct {
+    struct safetensors_plan more[4];
+    const char *why;
+} misjoined[] = {
+    {{{JOINED("gate_up_proj"), 3, {4, 8, 6}, F32}, {JOINED("down_proj"), 3, {4, 8, 3}, F32}},
+     "model.layers.0.mlp.experts.gate_up_proj is 4 x 8 x 6, the model's is 4 x 6 x 8"},
+    {{{JOINED("gate_up_proj"), 3, {3, 6, 8}, F32}, {JOINED("down_proj"), 3, {4, 8, 3}, F32}},
+     "model.layers.0.mlp.experts.gate_up_proj is 3 x 6 x 8, the model's is 4 x 6 x 8"},
+    {{{JOINED("gate_up_proj"), 3, {4, 6, 8}, F32}, {JOINED("down_proj"), 2, {32, 3}, F32}},
+     "model.layers.0.mlp.experts.down_proj is 32 x 3, the model's is 4 x 8 x 3"},
+    {{{JOINED("gate_up_proj"), 3, {4, 6, 8}, F32}},
+     "model.layers.0.mlp.experts.0.down_proj.weight is missing (3 others"},
+    {{{JOINED("gate_up_proj"), 3, {4, 6, 8}, SAFETENSORS_I64}, {JOINED("down_proj"), 3, {4, 8, 3}, F32}},
+     "model.layers.0.mlp.experts.gate_up_proj is of type I64"},
+};
+
+TEST_EACH(joined_experts_of_another_shape_are_refused, COUNT(misjoined))
+{
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, mixture);
+    const int fd = make_joined(&model, misjoined[_i].more);
+    ck_assert_int_eq(weights_open(&weights, &model, &(struct file){.fd = fd}, 1, NULL, &err), -EINVAL);
+    ck_assert_msg(strncmp(err.text, misjoined[_i].why, strlen(misjoined[_i].why)) == 0, "%s", err.text);
+    close(fd);
+    model_free(&model);
+}
+
+/* ---- headers ---- */
+
 TEST(a_header_far_beyond_the_model_is_refused)
 {
     static const char *const none[] = {NULL};

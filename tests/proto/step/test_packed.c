@@ -44,6 +44,10 @@ static const char *const families[] = {
     SIZES "'model_type': 'lfm2_moe', 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'num_experts': 6, "
           "'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'num_dense_layers': 1, 'conv_L_cache': 4, "
           "'layer_types': ['full_attention', 'conv']",
+    "'model_type': 'qwen3_5_moe_text', 'num_hidden_layers': 2, 'num_attention_heads': 4, 'hidden_size': 24, "
+    "'moe_intermediate_size': 12, 'num_key_value_heads': 2, 'max_position_embeddings': 128, 'head_dim': 8, "
+    "'full_attention_interval': 2, 'linear_num_key_heads': 1, 'linear_num_value_heads': 2, 'linear_key_head_dim': 4, "
+    "'linear_value_head_dim': 8, 'num_experts': 6, 'num_experts_per_tok': 2, 'shared_expert_intermediate_size': 8",
     ENCODER "'model_type': 'bert', 'max_position_embeddings': 128",
     ENCODER "'model_type': 'roberta', 'max_position_embeddings': 130",
     /* Scores and logits with a cap. */

@@ -109,7 +109,7 @@ void features_setup(void)
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
         "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text olmo_hybrid qwen2_moe qwen3_moe lfm2_moe; "
-        "do sed "
+        "qwen3_5_moe_text; do sed "
         "'s/\"vocab_size\": "
         "61/\"vocab_size\": 256/; "
         "s/\"original_max_position_embeddings\": 64/\"original_max_position_embeddings\": 4/' " TESTS_DIR
@@ -252,6 +252,7 @@ const struct feature features[] = {
     {"mixture-coded", "qwen3_moe.json", PACKED,
      "--precision bf16 --moments coded --master none --clip-norm 0.5 --check-memory"},
     {"mixture-sigmoid", "lfm2_moe.json", PACKED, HALF}, /* and a bias in fp32 beside */
+    {"mixture-delta", "qwen3_5_moe_text.json", PACKED, HALF},
     {"mixture-frozen", "qwen2_moe.json", TEXT, "--freeze 'model.layers.0.mlp.experts.*' --base int8"},
     {"mixture-lora", "base-qwen3_moe", PACKED, "--lora rank=4 --base nf4"}, /* of experts and routers, too */
     {"mixture-lora-16", "base-qwen3_moe", TEXT, "--lora rank=2,targets=experts " HALF},

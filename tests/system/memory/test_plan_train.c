@@ -266,13 +266,17 @@ static void check_least(struct eps_train_options *options)
 }
 
 /* The least device memory is enough whomever tokens choose. Where all weights are 0 all experts' scores are equal, and
- * each token has the first one: nobody has another, in any step. With a bias of the choice, and without. */
-TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 12)
+ * each token has the first one: nobody has another, in any step. With a bias of the choice, without, and with the delta rule. */
+TEST_EACH(a_mixture_takes_what_is_planned_whomever_tokens_choose, 18)
 {
     static const char *const frozen[7] = {NULL, NULL, NULL, "*.experts.*", "layers.0.*", "*.up_proj.*", "*gate.weight"};
     static const char *const experts[] = {
         "\"qwen2_moe\", \"shared_expert_intermediate_size\": 20, \"num_experts\"",
-        "\"glm4_moe\", \"n_shared_experts\": 2, \"first_k_dense_replace\": 1, \"n_routed_experts\""};
+        "\"glm4_moe\", \"n_shared_experts\": 2, \"first_k_dense_replace\": 1, \"n_routed_experts\"",
+        "\"qwen3_5_moe_text\", \"shared_expert_intermediate_size\": 20, \"head_dim\": 8, \"full_attention_interval\": "
+        "2, "
+        "\"linear_num_key_heads\": 1, \"linear_num_value_heads\": 2, \"linear_key_head_dim\": 4, "
+        "\"linear_value_head_dim\": 8, \"num_experts\""};
     const char *const files[] = {"data.txt"};
     const bool alike = _i % 2 == 0;
 
