@@ -250,8 +250,8 @@ struct eps_train_options {
     enum eps_number state;
     enum eps_number precision, grad_dtype;
     enum eps_moments moments; /* coded: 8 bits each in matrices of blocks; Adam's alone, of dense weights */
-    enum eps_master master; /* none: of weights in 16 bits */
-    enum eps_number sums;   /* of a fenced commit: fp32 or bf16 */
+    enum eps_master master;   /* none: of weights in 16 bits */
+    enum eps_number sums;     /* of a fenced commit: fp32 or bf16 */
     /* Unset: the fastest of those that `eps bench` has timed on the device; our kernels where it has not. But for
      * these, in bf16 on CUDA alone; other devices are left out. */
     enum eps_attention attention;

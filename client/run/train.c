@@ -7,7 +7,6 @@
 #include "client/run/train_state.h"
 
 #include "client/member.h"
-#include "client/model/adapter.h"
 #include "client/model/file.h"
 #include "client/model/preset.h"
 #include "client/options/options.h"
@@ -374,16 +373,6 @@ static int await_source(const struct client_train *t, const struct eps_train_opt
     return rc == -EBUSY ? 0 : rc;
 }
 
-static int note_adapted(const struct client_train *t, struct error *err)
-{
-    char note[CLIENT_ADAPTER_NOTE_BYTES];
-    const int rc = client_adapter_note(note, &t->run.model.config, err);
-
-    if (*note)
-        client_train_note(t, note);
-    return rc;
-}
-
 /* A new or a resumed run. What an earlier attempt lost may still hold the run's directory until it has ended. */
 static int train_open_run(struct client_train *t, const struct client_restart *restart, struct error *err)
 {
@@ -422,7 +411,7 @@ static int train_open_run(struct client_train *t, const struct client_restart *r
     client_model_tell(&t->run.model, t->steps.events->on_note, t->steps.user);
     if (rc == 0 && family_left_out(&t->run.model.config))
         client_train_note(t, family_left_out(&t->run.model.config));
-    return rc ? rc : note_adapted(t, err);
+    return rc ? rc : client_train_note_adapted(t, err);
 }
 
 static void note_fresh(const struct client_train *t, const struct eps_train_options *options)

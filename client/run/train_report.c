@@ -2,6 +2,7 @@
  * what was asked. on_plan comes last, as it waits for the daemon's answer. Nothing here fails a run but that wait. */
 #include "client/daemon/memory.h"
 #include "client/member.h"
+#include "client/model/adapter.h"
 #include "client/model/passed.h"
 #include "client/record/change.h"
 #include "client/record/checkpoints.h"
@@ -237,4 +238,14 @@ int client_train_report(struct client_train *t, struct error *err)
 {
     report_start(t);
     return tell_plan(t, err);
+}
+
+int client_train_note_adapted(const struct client_train *t, struct error *err)
+{
+    char note[CLIENT_ADAPTER_NOTE_BYTES];
+    const int rc = client_adapter_note(note, &t->run.model.config, err);
+
+    if (*note)
+        client_train_note(t, note);
+    return rc;
 }

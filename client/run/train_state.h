@@ -41,6 +41,8 @@ struct client_train {
 
 /* Tells the user a sentence. */
 void client_train_note(const struct client_train *t, const char *sentence);
+/* Says what adapters a mixture of experts gets, if it gets any. Errors of client_adapter_note. */
+int client_train_note_adapted(const struct client_train *t, struct error *err);
 
 /* ---- train_report.c ---- */
 

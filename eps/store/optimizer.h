@@ -87,10 +87,10 @@ struct optimizer_blocks {
     struct block_sum *w, *new_w; /* of `w` or `high`; of where new ones are written, which may be the same */
     struct block_sum *low, *m, *v;
     struct block_sum *m_scales, *v_scales; /* of coded moments; m and v: of their codes */
-    struct block_sum *sum;      /* in optimizer_sum: of the sum */
-    struct block_sum *gradient; /* of a gradient that is a sum */
-    uint64_t first;             /* number of the first block */
-    uint64_t *damage;           /* the least optimizer_damage of a block whose sum is another. All access is __atomic */
+    struct block_sum *sum;                 /* in optimizer_sum: of the sum */
+    struct block_sum *gradient;            /* of a gradient that is a sum */
+    uint64_t first;                        /* number of the first block */
+    uint64_t *damage; /* the least optimizer_damage of a block whose sum is another. All access is __atomic */
 };
 
 /* A block's array and number in one, so that the least is the first block. */

@@ -119,9 +119,9 @@ struct store {
     struct plan_own own;                   /* the own units */
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
-    uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
-    int16_t *low;        /* (own.trained_n) low halves of a split master; NULL if there is none */
-    float *m, *v;        /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
+    uint8_t *current; /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
+    int16_t *low;     /* (own.trained_n) low halves of a split master; NULL if there is none */
+    float *m, *v;     /* (own.trained_n) each, fp32 moments; else NULL. Of SGD m alone, if it has momentum */
     /* Codes and scales of coded moments; then m and v have the others, and own all. m NULL: none are coded. Where each
      * piece's are: (n_pieces) eps/store/moments.h. */
     struct coded_moments coded;

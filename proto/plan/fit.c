@@ -80,8 +80,7 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
     uint64_t header_bytes = asked->header_bytes;
 
     if (asked->from_checkpoint)
-        plan_count_checkpoint(&n_files, &header_bytes, asked->model, plan_moments(&asked->goal),
-                              asked->goal.moments);
+        plan_count_checkpoint(&n_files, &header_bytes, asked->model, plan_moments(&asked->goal), asked->goal.moments);
     return (struct plan_host_setting){.goal = asked->goal,
                                       .n_workers = asked->n_workers,
                                       .beside = has_worker_beside(asked),

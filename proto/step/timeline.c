@@ -328,9 +328,8 @@ static int timeline_contribute(void *context, uint32_t of_visit, uint32_t part, 
     const struct model_unit *u = &t->worker.model.units[unit];
 
     (void)part, (void)slice, (void)slot;
-    t->tasks[send_mail(t, &t->given)] =
-        task_of(t, unit, (double)of->n * t->contributions,
-                plan_work_update(t->s->host, &t->worker.model, u).fold, false);
+    t->tasks[send_mail(t, &t->given)] = task_of(t, unit, (double)of->n * t->contributions,
+                                                plan_work_update(t->s->host, &t->worker.model, u).fold, false);
     t->clock.alarm = fmin(t->clock.alarm, next_mail(&t->given));
     return timeline_verdict(t);
 }

@@ -299,7 +299,7 @@ TEST(the_steps_of_a_schedule_go_with_it)
     X((o->separator = EPS_SEPARATOR_NONE), "--separator none ", "the run's eos")                                       \
     X((o->seed = 0), "--seed 0 ", "the run's 9223372036854775807")                                                     \
     X((o->precision = EPS_FP32), "--precision fp32 ", "the run's bf16")                                                \
-    X((o->moments = EPS_MOMENTS_FP32), "--moments fp32 ", "the run's bf16")                                                    \
+    X((o->moments = EPS_MOMENTS_FP32), "--moments fp32 ", "the run's bf16")                                            \
     X((o->grad_dtype = EPS_BF16), "--grad-dtype bf16 ", "the run's fp32")                                              \
     X((o->master = EPS_MASTER_FP32), "--master fp32 ", "the run's none")                                               \
     X((o->sums = EPS_FP32), "--sums fp32 ", "the run's bf16")                                                          \
