@@ -108,7 +108,7 @@ void features_setup(void)
         "cp " TESTS_DIR
         "/fixtures/tokenizers/t5.json spans/tokenizer.json; for f in llama3 qwen3 gemma3 guests alternating "
         "chunked experts crossing part_norm pictures gemma2 ministral3 smollm3 olmo3 granite cohere gpt_neox bloom "
-        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text olmo_hybrid qwen2_moe qwen3_moe lfm2_moe; "
+        "apertus opt nanochat phi lfm2 lfm3 qwen3_5_text muse_glimmer_text olmo_hybrid qwen2_moe qwen3_moe lfm2_moe "
         "qwen3_5_moe_text; do sed "
         "'s/\"vocab_size\": "
         "61/\"vocab_size\": 256/; "
