@@ -85,7 +85,7 @@ namespace plain
 enum { SIDE = 64, STEP = 16, EACH = 4, THREADS = SIDE / EACH * (SIDE / EACH) };
 
 template <typename T, typename C>
-static __global__ void __launch_bounds__(THREADS) multiply(const struct rows rows, const struct product<T, C> p)
+static __global__ void __launch_bounds__(THREADS, 2) multiply(const struct rows rows, const struct product<T, C> p)
 {
     __shared__ float a[STEP][SIDE + 2], b[STEP][SIDE + 2]; /* no two of a warp write to one bank */
     const product_size size = product_size_of<SIDE>(rows, p);
