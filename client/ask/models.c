@@ -35,43 +35,37 @@ struct models_maps {
     char names[EPS_FAMILY_MAPS][PROGRAM_NAME_BYTES];
     const char *list[EPS_FAMILY_MAPS + 1];
     size_t n;
+    bool of_experts; /* also those of experts and routers */
 };
+
+static void models_add(struct models_maps *maps, const char *name, size_t n)
+{
+    size_t i = 0;
+
+    while (i < maps->n && (strlen(maps->list[i]) != n || strncmp(maps->list[i], name, n) != 0))
+        i++;
+    if (i < maps->n || i == EPS_FAMILY_MAPS)
+        return;
+    snprintf(maps->names[i], sizeof maps->names[i], "%.*s", (int)n, name);
+    maps->list[maps->n++] = maps->names[i];
+}
 
 static int models_on_linear(void *data, const struct model_linear *linear)
 {
     struct models_maps *maps = data;
-    char name[PROGRAM_NAME_BYTES];
-    size_t i = 0;
+    size_t from = linear->n_stem;
 
-    if (linear->role != LINEAR_PLAIN || linear->layer->kind != MODEL_BLOCK || maps->n == EPS_FAMILY_MAPS)
+    if (linear->layer->kind != MODEL_BLOCK || (linear->role != LINEAR_PLAIN && !maps->of_experts))
         return 0;
-    snprintf(name, sizeof name, "%.*s", (int)linear->n_stem, linear->stem);
-    const char *const dot = strrchr(name, '.'), *const last = dot ? dot + 1 : name;
-    while (i < maps->n && strcmp(maps->list[i], last) != 0)
-        i++;
-    if (i < maps->n)
-        return 0;
-    snprintf(maps->names[i], sizeof maps->names[i], "%s", last);
-    maps->list[maps->n++] = maps->names[i];
-    return 0;
-}
-
-/* Leaves out names that experts and routers have as well, where PEFT gives these adapters, too: they are refused. */
-static int models_leave_expert(void *data, const struct model_linear *linear)
-{
-    struct models_maps *maps = data;
-    size_t kept = 0;
-
-    if (linear->role == LINEAR_PLAIN)
-        return 0;
-    for (size_t i = 0; i < maps->n; i++) {
-        const size_t n = strlen(maps->list[i]);
-        const bool is_its = n < linear->n_stem && linear->stem[linear->n_stem - n - 1] == '.' &&
-                            strncmp(linear->stem + linear->n_stem - n, maps->list[i], n) == 0;
-        if (!is_its)
-            maps->list[kept++] = maps->list[i];
+    while (from > 0 && linear->stem[from - 1] != '.')
+        from--;
+    if (linear->role != LINEAR_EXPERTS)
+        models_add(maps, linear->stem + from, linear->n_stem - from);
+    for (const char *at = linear->role == LINEAR_EXPERTS ? linear->parts : ""; *at; at += strspn(at, ",")) {
+        const size_t n = strcspn(at, ",");
+        models_add(maps, at, n);
+        at += n;
     }
-    maps->list[maps->n = kept] = NULL;
     return 0;
 }
 
@@ -92,7 +86,7 @@ static int models_tell(const struct family *family, void (*on_family)(void *user
                        void *user, struct error *err)
 {
     const struct family_classifier *classifier = family->classifier;
-    struct models_maps maps = {.n = 0};
+    struct models_maps maps = {.of_experts = family->adapts_experts};
     struct model model = {0};
     struct eps_family found = {.model_type = family->model_type,
                                .architecture =
@@ -109,8 +103,6 @@ static int models_tell(const struct family *family, void (*on_family)(void *user
     if (!family->sees_images) {
         found.attention = models_attention(&model);
         model_each_linear(&model, models_on_linear, &maps);
-        if (family->adapts_experts)
-            model_each_linear(&model, models_leave_expert, &maps);
     }
     on_family(user, &found);
     model_free(&model);

@@ -126,6 +126,8 @@ TEST(one_family_is_printed_whole)
            "  learns from   masked text, labelled rows\n  devices       CPUs, CUDA GPUs\n"
            "  attention     tensor: on tensor cores\n  adapters      query, key, value, dense\n"
            "  must be off   add_cross_attention, cross_attention_hidden_size\n");
+    expect("eps models glm4_moe", 0,
+           "adapters      q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, gate\n");
     expect("eps models wide_resnet", 0, "wide_resnet (eps's own: transformers does not read it)\n",
            "adapters      none");
     expect(
