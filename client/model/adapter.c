@@ -426,7 +426,7 @@ static json_t *last_parts(const json_t *modules)
 
     json_array_foreach((json_t *)(uintptr_t)modules, i, item)
     {
-        const char *name = json_string_value(item), *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+        const char *const last = client_adapter_last(json_string_value(item));
         if (json_object_get(seen, last))
             continue;
         json_put(&seen, last, json_true());

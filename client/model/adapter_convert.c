@@ -18,7 +18,7 @@
 enum { NAMES = 8 /* of maps that became parts of tensors */ };
 
 /* The last part of a map's name in files, and of the tensor that it is in, "gate_proj" and "gate_up_proj". */
-struct joined {
+struct part {
     char map[PROGRAM_NAME_BYTES], tensor[PROGRAM_NAME_BYTES];
     bool targeted;
 };
@@ -28,17 +28,10 @@ struct converting {
     const char *within, *prefix; /* as in model_adapter_name */
     bool every, matches;         /* all-linear; a pattern */
     bool from_maps;              /* PEFT takes names of maps for tensors */
-    struct joined joined[NAMES];
-    unsigned n_joined;
+    struct part parts[NAMES];
+    unsigned n_parts;
     json_t *modules, *parameters; /* lists, owned */
 };
-
-static const char *convert_last(const char *name)
-{
-    const char *const dot = strrchr(name, '.');
-
-    return dot ? dot + 1 : name;
-}
 
 static void list_add(json_t *list, const char *text)
 {
@@ -61,23 +54,23 @@ static bool convert_fits(struct converting *c, const char *name)
 }
 
 /* Of the tensor `whole`. A pattern may match its own name, or what the map's would be beside it. */
-static void joined_add(struct converting *c, const char *map, const char *whole, const char *tensor)
+static void part_add(struct converting *c, const char *map, const char *whole, const char *tensor)
 {
-    const size_t n_before = (size_t)(convert_last(whole) - whole);
+    const size_t n_before = (size_t)(client_adapter_last(whole) - whole);
     char beside[CHECKPOINT_TENSOR_BYTES];
     unsigned i = 0;
 
-    while (i < c->n_joined && strcmp(c->joined[i].map, map) != 0)
+    while (i < c->n_parts && strcmp(c->parts[i].map, map) != 0)
         i++;
     if (i == NAMES)
         return;
-    if (i == c->n_joined) {
-        c->n_joined++;
-        snprintf(c->joined[i].map, sizeof c->joined[i].map, "%s", map);
-        snprintf(c->joined[i].tensor, sizeof c->joined[i].tensor, "%s", tensor);
+    if (i == c->n_parts) {
+        c->n_parts++;
+        snprintf(c->parts[i].map, sizeof c->parts[i].map, "%s", map);
+        snprintf(c->parts[i].tensor, sizeof c->parts[i].tensor, "%s", tensor);
     }
     snprintf(beside, sizeof beside, "%.*s%s", (int)n_before, whole, map);
-    c->joined[i].targeted |= convert_fits(c, beside);
+    c->parts[i].targeted |= convert_fits(c, beside);
 }
 
 static int convert_linear(void *data, const struct model_linear *linear)
@@ -89,34 +82,27 @@ static int convert_linear(void *data, const struct model_linear *linear)
     model_adapter_name(name, sizeof name, c->within, c->prefix, bare);
     if (linear->role == LINEAR_PLAIN) {
         if (convert_fits(c, name))
-            list_add(c->modules, convert_last(name));
+            list_add(c->modules, client_adapter_last(name));
     } else if (linear->role == LINEAR_ROUTER) {
-        snprintf(tensor, sizeof tensor, "%.60s.weight", convert_last(name));
-        joined_add(c, convert_last(name), name, tensor);
+        snprintf(tensor, sizeof tensor, "%.60s.weight", client_adapter_last(name));
+        part_add(c, client_adapter_last(name), name, tensor);
     } else {
         const char *const comma = strchr(linear->parts, ',');
         snprintf(tensor, sizeof tensor, "%.*s", comma ? (int)(comma - linear->parts) : (int)strlen(linear->parts),
                  linear->parts);
-        joined_add(c, tensor, name, convert_last(name));
+        part_add(c, tensor, name, client_adapter_last(name));
         if (comma)
-            joined_add(c, comma + 1, name, convert_last(name));
+            part_add(c, comma + 1, name, client_adapter_last(name));
     }
     return 0;
 }
 
 /* ---- targets ---- */
 
-static bool convert_is_end(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-
-    return m <= n && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
-}
-
 /* True of a map of an expert, which has its tensor with others or alone; not of the router's. */
-static bool joined_is_expert(const struct joined *joined)
+static bool part_is_expert(const struct part *part)
 {
-    return strcmp(convert_last(joined->tensor), "weight") != 0;
+    return strcmp(client_adapter_last(part->tensor), "weight") != 0;
 }
 
 /* --lora's own: "experts", and tensors by the names that target_parameters has. True: it was one. */
@@ -124,12 +110,12 @@ static bool take_own(struct converting *c, const char *target)
 {
     bool any = false;
 
-    for (struct joined *j = c->joined; j < c->joined + c->n_joined; j++)
-        if (strcmp(target, "experts") == 0 && joined_is_expert(j))
+    for (struct part *j = c->parts; j < c->parts + c->n_parts; j++)
+        if (strcmp(target, "experts") == 0 && part_is_expert(j))
             any = j->targeted = true;
-    for (struct joined *j = c->joined; !any && j < c->joined + c->n_joined; j++)
-        if (convert_is_end(target, j->tensor) && (strchr(target, '.') || strcmp(j->tensor, j->map) != 0) &&
-            !(c->from_maps && convert_is_end(target, j->map))) {
+    for (struct part *j = c->parts; !any && j < c->parts + c->n_parts; j++)
+        if (client_adapter_is_end(target, j->tensor) && (strchr(target, '.') || strcmp(j->tensor, j->map) != 0) &&
+            !(c->from_maps && client_adapter_is_end(target, j->map))) {
             list_add(c->parameters, target);
             any = true;
         }
@@ -138,8 +124,8 @@ static bool take_own(struct converting *c, const char *target)
 
 static void take_target(struct converting *c, const char *target, bool own)
 {
-    for (struct joined *j = c->joined; c->from_maps && j < c->joined + c->n_joined; j++)
-        if (convert_is_end(target, j->map)) {
+    for (struct part *j = c->parts; c->from_maps && j < c->parts + c->n_parts; j++)
+        if (client_adapter_is_end(target, j->map)) {
             j->targeted = true;
             return;
         }
@@ -169,19 +155,19 @@ static int convert_double(json_t *peft, const char *tensor, struct error *err)
 }
 
 /* The tensor of a map that is adapted, with all that are in it. */
-static int take_joined(struct converting *c, json_t *peft, const struct joined *joined, struct error *err)
+static int take_part(struct converting *c, json_t *peft, const struct part *part, struct error *err)
 {
-    const struct joined *other = NULL;
+    const struct part *other = NULL;
 
-    for (const struct joined *j = c->joined; j < c->joined + c->n_joined; j++)
-        if (j != joined && strcmp(j->tensor, joined->tensor) == 0)
+    for (const struct part *j = c->parts; j < c->parts + c->n_parts; j++)
+        if (j != part && strcmp(j->tensor, part->tensor) == 0)
             other = j;
     if (other && !other->targeted)
         return error_set(err, -EINVAL,
                          "its targets include %s and not %s, which are one tensor, %s: name both, or neither",
-                         joined->map, other->map, joined->tensor);
-    list_add(c->parameters, joined->tensor);
-    return other ? convert_double(peft, joined->tensor, err) : 0;
+                         part->map, other->map, part->tensor);
+    list_add(c->parameters, part->tensor);
+    return other ? convert_double(peft, part->tensor, err) : 0;
 }
 
 /* PEFT's own rule: between A and B of a tensor there is no value of tokens to drop. */
@@ -210,9 +196,9 @@ static int convert_targets(struct converting *c, json_t *peft, bool own, struct 
         if (json_is_string(item))
             take_target(c, json_string_value(item), own);
     }
-    for (const struct joined *j = c->joined; !rc && j < c->joined + c->n_joined; j++)
+    for (const struct part *j = c->parts; !rc && j < c->parts + c->n_parts; j++)
         if (j->targeted)
-            rc = take_joined(c, peft, j, err);
+            rc = take_part(c, peft, j, err);
     if (!rc)
         rc = check_dropout(peft, c->parameters, err);
     if (!rc && (!json_is_string(targets) || c->from_maps) &&
@@ -242,7 +228,7 @@ int client_adapter_convert(json_t *peft, const struct model_config *config, cons
     int rc = c.modules && c.parameters ? client_adapter_targets_open(&c.targets, peft, err) : error_memory(err);
     if (!rc && (rc = model_init(&model, config, err)) == 0) {
         model_each_linear(&model, convert_linear, &c);
-        rc = c.n_joined > 0 ? convert_targets(&c, peft, own, err) : 0;
+        rc = c.n_parts > 0 ? convert_targets(&c, peft, own, err) : 0;
         model_free(&model);
     }
     client_adapter_targets_close(&c.targets);

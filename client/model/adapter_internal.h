@@ -43,6 +43,12 @@ struct client_adapter_map {
     double rank, alpha; /* rank 0: it is not adapted */
 };
 
+/* As PEFT: whether `end` (may be NULL) is the name, or its end behind a dot. */
+bool client_adapter_is_end(const char *name, const char *end);
+
+/* The last part of a name, in it. */
+const char *client_adapter_last(const char *name);
+
 /* How the linear map of this name, "model.layers.0.self_attn.q_proj", is adapted, unless it is saved. */
 struct client_adapter_map client_adapter_find(struct client_adapter_targets *targets, const char *name);
 

@@ -131,28 +131,31 @@ static int names_open(struct client_adapter_names *out, const char *key, const j
     return rc;
 }
 
-/* As PEFT: the name, or its end behind a dot. */
-static bool adapter_targets_is_end(const char *name, const char *end)
+bool client_adapter_is_end(const char *name, const char *end)
 {
     const size_t n = strlen(name), m = end ? strlen(end) : 0;
 
     return m > 0 && m <= n && strcmp(name + n - m, end) == 0 && (n == m || name[n - m - 1] == '.');
 }
 
-/* used: marks the names that match; or NULL. *whole: a name is all of this one. */
-static bool names_match(struct client_adapter_targets *t, const struct client_adapter_names *names, const char *name,
-                        bool *used, bool *whole)
+const char *client_adapter_last(const char *name)
+{
+    const char *const dot = strrchr(name, '.');
+
+    return dot ? dot + 1 : name;
+}
+
+/* used: marks the names of the list that match; or NULL. *whole: one is all of this name. */
+static bool list_matches(const json_t *list, const char *name, bool *used, bool *whole)
 {
     bool any = false;
     size_t i;
     json_t *item;
 
     *whole = false;
-    if (!names->list)
-        return names->patterns.n == 0 || pattern_fits(t, &names->patterns.at[0], name, NULL);
-    json_array_foreach((json_t *)(uintptr_t)names->list, i, item)
+    json_array_foreach((json_t *)(uintptr_t)list, i, item)
     {
-        if (!adapter_targets_is_end(name, json_string_value(item)))
+        if (!client_adapter_is_end(name, json_string_value(item)))
             continue;
         any = true;
         *whole |= strcmp(name, json_string_value(item)) == 0;
@@ -160,6 +163,16 @@ static bool names_match(struct client_adapter_targets *t, const struct client_ad
             used[i] = true;
     }
     return any;
+}
+
+/* used, whole: as list_matches. */
+static bool names_match(struct client_adapter_targets *t, const struct client_adapter_names *names, const char *name,
+                        bool *used, bool *whole)
+{
+    *whole = false;
+    if (!names->list)
+        return names->patterns.n == 0 || pattern_fits(t, &names->patterns.at[0], name, NULL);
+    return list_matches(names->list, name, used, whole);
 }
 
 /* ---- layers ---- */
@@ -269,6 +282,13 @@ bool client_adapter_is_saved(const struct client_adapter_targets *targets, const
     return false;
 }
 
+/* Rank and alpha of a name that matches. */
+static struct client_adapter_map targets_map(struct client_adapter_targets *t, const char *name)
+{
+    return (struct client_adapter_map){.rank = values_find(t, &t->ranks, name, t->rank),
+                                       .alpha = values_find(t, &t->alphas, name, t->alpha)};
+}
+
 struct client_adapter_map client_adapter_find(struct client_adapter_targets *t, const char *name)
 {
     bool whole;
@@ -279,26 +299,13 @@ struct client_adapter_map client_adapter_find(struct client_adapter_targets *t, 
         return (struct client_adapter_map){0};
     if (t->layers && !whole && !layers_hold(t, name))
         return (struct client_adapter_map){0};
-    return (struct client_adapter_map){.rank = values_find(t, &t->ranks, name, t->rank),
-                                       .alpha = values_find(t, &t->alphas, name, t->alpha)};
+    return targets_map(t, name);
 }
 
 struct client_adapter_map client_adapter_find_parameter(struct client_adapter_targets *t, const char *name)
 {
-    bool any = false;
-    size_t i;
-    json_t *item;
+    bool whole;
 
-    json_array_foreach((json_t *)(uintptr_t)t->parameters, i, item)
-    {
-        if (!adapter_targets_is_end(name, json_string_value(item)))
-            continue;
-        any = true;
-        if (i < ADAPTER_MAPS)
-            t->used_parameters[i] = true;
-    }
-    if (!any)
-        return (struct client_adapter_map){0};
-    return (struct client_adapter_map){.rank = values_find(t, &t->ranks, name, t->rank),
-                                       .alpha = values_find(t, &t->alphas, name, t->alpha)};
+    return list_matches(t->parameters, name, t->used_parameters, &whole) ? targets_map(t, name)
+                                                                         : (struct client_adapter_map){0};
 }
