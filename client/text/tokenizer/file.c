@@ -218,8 +218,7 @@ static int file_find_class(struct client_tokenizer *t, const json_t *root, const
 
     t->class = tokenizer_class_of(config, model_type, t->byte_level);
     const int rc = tokenizer_side_check(t->class, config, root, err);
-    if (t->unigram && !t->class)
-        tokenizer_round_scores(t);
+    tokenizer_take_scores(t, !t->class);
     t->tidies = tokenizer_tidy_is_asked(config, !t->word_piece && !t->unigram);
     json_decref(config);
     return rc;

@@ -270,9 +270,10 @@ int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step
 
 /* Reads a Unigram model. *vocabulary: its tokens as {"text": id, ...}, owned, also after a failure. */
 int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json_t **vocabulary, struct error *err);
-/* Scores become what serde_json makes of them, which reads them for Hugging Face's tokenizers. It decides between ways to
- * cut a word whose sums differ by rounding alone. transformers' own classes take the vocabulary as Python reads it. */
-void tokenizer_round_scores(struct client_tokenizer *t);
+/* Of a Unigram model, before its first word. rounds: scores become what serde_json makes of them, which reads them for
+ * Hugging Face's tokenizers. It decides between ways to cut a word whose sums differ by rounding alone. transformers' own
+ * classes take the vocabulary as Python reads it. */
+void tokenizer_take_scores(struct client_tokenizer *t, bool rounds);
 
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);

@@ -72,7 +72,6 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
         if (!text || !json_is_number(score))
             return error_set(err, -EINVAL, "token %zu of its vocabulary is no [text, score]", i);
         t->scores[i] = json_number_value(score);
-        t->least_score = i == 0 || t->scores[i] < t->least_score ? t->scores[i] : t->least_score;
         t->longest = strlen(text) > t->longest ? strlen(text) : t->longest;
         if (json_object_set_new(*vocabulary, text, json_integer((json_int_t)i)))
             return error_memory(err);
@@ -82,11 +81,10 @@ int tokenizer_read_unigram(struct client_tokenizer *t, const json_t *model, json
     return 0;
 }
 
-void tokenizer_round_scores(struct client_tokenizer *t)
+void tokenizer_take_scores(struct client_tokenizer *t, bool rounds)
 {
-    t->least_score = 0;
     for (size_t i = 0; i < t->n_scores; i++) {
-        t->scores[i] = unigram_score(t->scores[i]);
+        t->scores[i] = rounds ? unigram_score(t->scores[i]) : t->scores[i];
         t->least_score = i == 0 || t->scores[i] < t->least_score ? t->scores[i] : t->least_score;
     }
 }
