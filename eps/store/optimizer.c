@@ -243,19 +243,9 @@ static void list_checked(struct checked out[CHECKED], const struct call *call, u
     const struct parameters *const p = call->p ? call->p : &none;
     const struct sums *const sums = call->sums;
     const unsigned weights = what & (WEIGHTS | OLD_WEIGHTS), moments = what & MOMENTS;
-    const size_t half = sizeof(uint16_t), whole = sizeof(float), code = 1;
-    const struct checked coded[] = {{b->m, moments ? p->coded.m : NULL, code, OPTIMIZER_M, 1},
-                                    {b->v, moments ? p->coded.v : NULL, code, OPTIMIZER_V, 1}},
-                         plain[] = {{b->m,
-                                     !moments ? NULL
-                                     : p->m   ? (void *)p->m
-                                              : p->m16,
-                                     p->m ? whole : half, OPTIMIZER_M, 1},
-                                    {b->v,
-                                     !moments ? NULL
-                                     : p->v   ? (void *)p->v
-                                              : p->v16,
-                                     p->v ? whole : half, OPTIMIZER_V, 1}};
+    const size_t half = sizeof(uint16_t), whole = sizeof(float), moment = p->m ? whole : p->m16 ? half : 1;
+    const void *const m = p->m ? (void *)p->m : p->m16 ? (void *)p->m16 : p->coded.m;
+    const void *const v = p->m ? (void *)p->v : p->m16 ? (void *)p->v16 : p->coded.v;
 
     out[0] = (struct checked){b->w,
                               !weights ? NULL
@@ -263,8 +253,8 @@ static void list_checked(struct checked out[CHECKED], const struct call *call, u
                                        : p->high,
                               p->w ? whole : half, OPTIMIZER_W, 1};
     out[1] = (struct checked){b->low, weights ? p->low : NULL, half, OPTIMIZER_LOW, 1};
-    out[2] = p->coded.m ? coded[0] : plain[0];
-    out[3] = p->coded.m ? coded[1] : plain[1];
+    out[2] = (struct checked){b->m, moments ? m : NULL, moment, OPTIMIZER_M, 1};
+    out[3] = (struct checked){b->v, moments ? v : NULL, moment, OPTIMIZER_V, 1};
     out[4] = (struct checked){b->m_scales, moments ? p->coded.m_scales : NULL, whole, OPTIMIZER_M, MODEL_GROUP};
     out[5] = (struct checked){b->v_scales, moments ? p->coded.v_scales : NULL, whole, OPTIMIZER_V, MODEL_GROUP};
     out[6] = (struct checked){b->sum,
