@@ -1,7 +1,7 @@
 /* device/cuda/kernels/expert_product.cuh - products of the rows of one expert, whose number the device alone knows.
  *
- * There are two kernels: in fp32 arithmetic, for any widths; and on tensor cores, for values of 16 bits whose lines are
- * whole packs of 8, in order. Which one a product takes depends on its shape and on where its unit has the weights, so a
+ * There are two kernels: in fp32 arithmetic, for any widths and strides; and on tensor cores, for values of 16 bits whose
+ * lines are whole packs of 8, in order. Which one a product takes depends on its shape and on where its unit has the weights, so a
  * budget changes no bit. In both a sum takes its terms in order, however many rows there are. */
 #ifndef DEVICE_CUDA_KERNELS_EXPERT_PRODUCT_CUH
 #define DEVICE_CUDA_KERNELS_EXPERT_PRODUCT_CUH
@@ -47,51 +47,55 @@ template <typename T, typename C> struct product {
     uint32_t over_rows, out_in, adds, unused;
 };
 
+/* c = factor * a b, + c if it adds, with any strides. */
+template <typename T, typename C> struct strided_product {
+    const T *a, *b;
+    C *c;
+    size_t a_row, a_column, b_row, b_column, c_row, c_column;
+    size_t m, n, k;
+    float factor;
+    uint32_t over_rows, adds, unused;
+};
+
+template <typename T, typename C> inline strided_product<T, C> strided_of(const struct product<T, C> &p)
+{
+    strided_product<T, C> s = {};
+
+    s.a = p.a, s.a_row = p.over_rows ? 1 : p.a_line, s.a_column = p.over_rows ? p.a_line : 1;
+    s.b = p.b, s.b_row = p.out_in ? 1 : p.b_line, s.b_column = p.out_in ? p.b_line : 1;
+    s.c = p.c, s.c_row = p.c_line, s.c_column = 1;
+    s.m = p.m, s.n = p.n, s.k = p.k, s.factor = 1, s.over_rows = p.over_rows, s.adds = p.adds;
+    return s;
+}
+
 /* A product's sizes, as the device finds them. */
 struct product_size {
     size_t m, k, row, column; /* of the block's first sum */
 };
 
-template <int SIDE, typename T, typename C>
-static __device__ inline product_size product_size_of(const struct rows &rows, const struct product<T, C> &p)
+template <int SIDE, typename P>
+static __device__ inline product_size product_size_of(const struct rows &rows, const P &p)
 {
     const size_t count = rows.count();
 
     return {p.over_rows ? p.m : count, p.over_rows ? count : p.k, (size_t)blockIdx.y * SIDE, (size_t)blockIdx.x * SIDE};
 }
 
-/* V sums side by side; all of them are columns, or none. */
-template <typename T, typename C, int V>
-static __device__ inline void put_sums(const struct product<T, C> &p, const product_size &size, size_t row,
-                                       size_t column, float (&sums)[V])
-{
-    if (row >= size.m || column >= p.n)
-        return;
-    C *const to = p.c + row * p.c_line + column;
-    if (p.adds) {
-        const pack<C, V> before = load<V>(to);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            sums[v] += before[v];
-    }
-    store(to, round_to<C, V>(sums));
-}
-
 /* ---- in fp32 arithmetic ---- */
 
-/* Sums take STEP terms at a time. A thread has rows y, y+16, ... and columns x, x+16, ... of the tile. */
+/* Tiles of SIDE by SIDE; sums take STEP terms at a time. A thread has EACH rows y, y+16, ... and as many columns x, x+16,
+ * ... of the tile. */
 namespace plain
 {
-enum { SIDE = 64, STEP = 16, EACH = 4, THREADS = SIDE / EACH * (SIDE / EACH) };
+enum { STEP = 16, ACROSS = 16, THREADS = ACROSS * ACROSS };
 
-template <typename T, typename C>
-static __global__ void __launch_bounds__(THREADS, 2) multiply(const struct rows rows, const struct product<T, C> p)
+template <typename T, typename C, int EACH>
+static __global__ void __launch_bounds__(THREADS, 2) multiply(const struct rows rows, const strided_product<T, C> p)
 {
+    enum { SIDE = EACH * ACROSS };
     __shared__ float a[STEP][SIDE + 2], b[STEP][SIDE + 2]; /* no two of a warp write to one bank */
     const product_size size = product_size_of<SIDE>(rows, p);
-    const size_t a_row = p.over_rows ? 1 : p.a_line, a_term = p.over_rows ? p.a_line : 1;
-    const size_t b_column = p.out_in ? p.b_line : 1, b_term = p.out_in ? 1 : p.b_line;
-    const unsigned x = threadIdx.x % (SIDE / EACH), y = threadIdx.x / (SIDE / EACH);
+    const unsigned x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
     float total[EACH][EACH] = {};
 
     if (size.row >= size.m)
@@ -102,22 +106,25 @@ static __global__ void __launch_bounds__(THREADS, 2) multiply(const struct rows 
         __syncthreads();
         for (unsigned i = threadIdx.x; i < SIDE * STEP; i += THREADS) {
             const size_t at = first + i % STEP, r = size.row + i / STEP, c = size.column + i / STEP;
-            a[i % STEP][i / STEP] = at < size.k && r < size.m ? to_float(p.a[r * a_row + at * a_term]) : 0;
-            b[i % STEP][i / STEP] = at < size.k && c < p.n ? to_float(p.b[at * b_term + c * b_column]) : 0;
+            a[i % STEP][i / STEP] = at < size.k && r < size.m ? to_float(p.a[r * p.a_row + at * p.a_column]) : 0;
+            b[i % STEP][i / STEP] = at < size.k && c < p.n ? to_float(p.b[at * p.b_row + c * p.b_column]) : 0;
         }
         __syncthreads();
         for (unsigned t = 0; t < STEP; t++)
             for (unsigned i = 0; i < EACH; i++)
                 for (unsigned j = 0; j < EACH; j++)
-                    sum[i][j] = fmaf(a[t][y + i * (SIDE / EACH)], b[t][x + j * (SIDE / EACH)], sum[i][j]);
+                    sum[i][j] = fmaf(a[t][y + i * ACROSS], b[t][x + j * ACROSS], sum[i][j]);
         for (unsigned i = 0; i < EACH; i++)
             for (unsigned j = 0; j < EACH; j++)
                 total[i][j] += sum[i][j];
     }
     for (unsigned i = 0; i < EACH; i++)
         for (unsigned j = 0; j < EACH; j++) {
-            float sum[] = {total[i][j]};
-            put_sums(p, size, size.row + y + i * (SIDE / EACH), size.column + x + j * (SIDE / EACH), sum);
+            const size_t r = size.row + y + i * ACROSS, c = size.column + x + j * ACROSS;
+            if (r >= size.m || c >= p.n)
+                continue;
+            C *const to = p.c + r * p.c_row + c * p.c_column;
+            set(to, p.factor * total[i][j] + (p.adds ? to_float(*to) : 0));
         }
 }
 }  // namespace plain
@@ -161,6 +168,22 @@ template <bool ACROSS> struct factor {
                       : tile_right_transposed<LINE>(tile, column, step);
     }
 };
+
+/* Two sums side by side; both are columns, or none. */
+template <typename T, typename C>
+static __device__ inline void put_pair(const struct product<T, C> &p, const product_size &size, size_t row,
+                                       size_t column, float first, float second)
+{
+    if (row >= size.m || column >= p.n)
+        return;
+    C *const to = p.c + row * p.c_line + column;
+    float sums[] = {first, second};
+    if (p.adds) {
+        const pack<C, 2> before = load<2>(to);
+        sums[0] += before[0], sums[1] += before[1];
+    }
+    store(to, round_to<C, 2>(sums));
+}
 
 typedef float sums[OWN / 16][OWN / 8][4];
 
@@ -223,11 +246,10 @@ static __global__ void __launch_bounds__(THREADS, 2) multiply(const struct rows 
 #pragma unroll
         for (int j = 0; j < OWN / 8; j++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float pair[] = {to[i][j][2 * half], to[i][j][2 * half + 1]};
-                put_sums(p, size, size.row + row + i * 16 + half * 8 + lane_index() / 4,
-                         size.column + column + j * 8 + lane_index() % 4 * 2, pair);
-            }
+            for (int half = 0; half < 2; half++)
+                put_pair(p, size, size.row + row + i * 16 + half * 8 + lane_index() / 4,
+                         size.column + column + j * 8 + lane_index() % 4 * 2, to[i][j][2 * half],
+                         to[i][j][2 * half + 1]);
 }
 
 /* Whether lines are whole packs, in places for packs. */

@@ -9,7 +9,7 @@
 #include "device/cuda/kernels/expert_product.cuh"
 #include "device/cuda/kernels/exponential.cuh"
 
-enum { EXPERT_THREADS = 128 };
+enum { EXPERT_THREADS = 128, TILE = 64 };
 
 /* ---- the order: a stable counting sort ---- */
 
@@ -179,7 +179,7 @@ template <typename T> struct mixture {
         return dim3((unsigned)op->m);
     }
 
-    template <typename C> static dim3 tiles(const struct product<T, C> &p, size_t side)
+    template <typename P> static dim3 tiles(const P &p, size_t side)
     {
         return dim3((unsigned)pieces(p.n, side), (unsigned)pieces(p.m, side));
     }
@@ -199,7 +199,7 @@ template <typename T> struct mixture {
                            tensor::SHARED_BYTES, rows(expert), p);
                 return;
             }
-        run(plain::multiply<T, C>, tiles(p, plain::SIDE), plain::THREADS, rows(expert), p);
+        run(plain::multiply<T, C, TILE / plain::ACROSS>, tiles(p, TILE), plain::THREADS, rows(expert), strided_of(p));
     }
 
     /* Rows of k by weights (n, k), or (k, n), of one expert. */
@@ -239,11 +239,10 @@ template <typename T> struct mixture {
         return l;
     }
 
-    template <typename C> void queue_low(const lowered<T> &l, const low_product<T, C> &p)
+    template <typename C> void queue_low(const lowered<T> &l, const strided_product<T, C> &p)
     {
         if (l.of->rank > 0)
-            run(multiply_low<struct rows, T, C>, dim3((unsigned)pieces(p.n, LOW_TILE), (unsigned)pieces(p.m, LOW_TILE)),
-                LOW_THREADS, rows(l.expert), p);
+            run(plain::multiply<T, C, LOW_EACH>, tiles(p, LOW_TILE), plain::THREADS, rows(l.expert), p);
     }
 
     /* y += what the adapter makes of x. */
