@@ -447,13 +447,21 @@ int decoder_plain(struct program *p, const struct model_config *c, int x, const 
     return program_linear(p, program_activation(p, u, c->activation), down, c->width, &linear);
 }
 
-int decoder_feed_forward(struct program *p, const struct model_config *c, int x, uint32_t width)
+int decoder_gated_as(struct program *p, const struct model_config *c, int x, uint32_t width,
+                     const struct decoder_gated_names *names)
 {
     const struct program_linear_options linear = decoder_linear_of(c, false);
-    const struct program_part parts[] = {{"feed_forward.w1", width}, {"feed_forward.w3", width}};
+    const struct program_part parts[] = {{names->gate, width}, {names->up, width}};
     const int both = program_linears(p, x, parts, 2, &linear);
 
-    return program_linear(p, program_glu(p, both, MODEL_SILU), "feed_forward.w2", c->width, &linear);
+    return program_linear(p, program_glu(p, both, c->activation), names->down, c->width, &linear);
+}
+
+int decoder_feed_forward(struct program *p, const struct model_config *c, int x, uint32_t width)
+{
+    static const struct decoder_gated_names names = {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2"};
+
+    return decoder_gated_as(p, c, x, width, &names);
 }
 
 int decoder_convolution(struct program *p, const struct model_config *c, int x, uint32_t n_taps, bool bias)

@@ -4,11 +4,10 @@
  * A_log and dt_bias are vectors, so they are not decayed. */
 #include "proto/model/decoder_delta.h"
 
-#include "proto/operation/call/short_conv.h"
-
 #include <errno.h>
 
 const char *const decoder_delta_activations[] = {"silu", "swish", NULL};
+const char *const decoder_delta_kinds[] = {"full_attention", "linear_attention", NULL};
 
 static int delta_maps(struct program *p, const struct model_config *c, int x, const struct decoder_delta *d,
                       const struct decoder_delta_names *names)
@@ -56,6 +55,13 @@ int decoder_delta(struct program *p, const struct model_config *c, int x, const 
     const int z = program_linear(p, x, names->gate, d->n_heads * d->value_width, &linear);
     const int gated = program_gate(p, program_norm(p, y, names->norm, &norm), z, MODEL_SILU);
     return program_linear(p, gated, names->output, c->width, &linear);
+}
+
+void decoder_complete_delta(const struct model_config *c, struct decoder_delta *d)
+{
+    for (uint32_t i = 0; d->linear.n == 0 && d->interval > 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
+        if ((i + 1) % d->interval != 0)
+            config_layers_add(&d->linear, i);
 }
 
 int decoder_check_delta(const struct model_config *c, const struct decoder_delta *d, struct error *err)

@@ -49,8 +49,15 @@ int decoder_gated(struct program *program, const struct model_config *config, in
 /* An MLP of two maps. */
 int decoder_plain(struct program *program, const struct model_config *config, int x, const char *up, const char *down);
 
-/* The same, with the names feed_forward.w1, w3 and w2, of this width and of silu; and a gated short convolution
- * with its maps, conv.in_proj, conv.conv and conv.out_proj. bias: of all three. */
+/* A gated MLP of three maps of other names and of this width, without biases. */
+struct decoder_gated_names {
+    const char *gate, *up, *down;
+};
+int decoder_gated_as(struct program *program, const struct model_config *config, int x, uint32_t width,
+                     const struct decoder_gated_names *names);
+
+/* The same, with the names feed_forward.w1, w3 and w2; and a gated short convolution with its maps, conv.in_proj, conv.conv
+ * and conv.out_proj. bias: of all three. */
 int decoder_feed_forward(struct program *program, const struct model_config *config, int x, uint32_t width);
 int decoder_convolution(struct program *program, const struct model_config *config, int x, uint32_t n_taps, bool bias);
 

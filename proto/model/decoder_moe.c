@@ -1,6 +1,6 @@
 /* Of all that makes routing differ from family to family, what stands here is softmax over all experts, or sigmoids with
- * a bias and groups, the best of them, and weights that are normalised or not. What a config asks for besides is refused by its key, as it would
- * change what is computed without a word. */
+ * a bias and groups, the best of them, and weights that are normalised or not. What a config asks for besides is refused
+ * by its key, as it would change what is computed without a word. */
 #include "proto/model/decoder_moe.h"
 #include "proto/operation/call/experts.h"
 
@@ -88,28 +88,21 @@ const char *decoder_moe_left_out(const struct model_config *c)
                                                    : NULL;
 }
 
-/* The backward of experts writes x's gradient, so that other readers of x stand before them. */
+/* Of the experts that every token has; -1: there are none. The backward of experts writes x's gradient, so that other
+ * readers of x stand before them. */
 static int decoder_moe_shared(struct program *p, const struct model_config *c, int x)
 {
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const uint32_t n = decoder_moe_of(c)->shared_width;
-    const struct program_part parts[] = {{"mlp.shared_expert.gate_proj", n}, {"mlp.shared_expert.up_proj", n}};
-    const int unit = program_glu(p, program_linears(p, x, parts, 2, &linear), c->activation);
-    const int made = program_linear(p, unit, "mlp.shared_expert.down_proj", c->width, &linear);
-
-    return program_head_gate(p, made, program_linear(p, x, "mlp.shared_expert_gate", 1, &linear), 1);
-}
-
-/* Likewise, without a gate. */
-static int decoder_moe_ungated(struct program *p, const struct model_config *c, int x)
-{
+    static const struct decoder_gated_names gated = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
+                                                     "mlp.shared_expert.down_proj"},
+                                            bare = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj",
+                                                    "mlp.shared_experts.down_proj"};
     const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
     const struct decoder_moe_config *own = decoder_moe_of(c);
-    const uint32_t n = own->n_shared * own->expert_width;
-    const struct program_part parts[] = {{"mlp.shared_experts.gate_proj", n}, {"mlp.shared_experts.up_proj", n}};
-    const int unit = program_glu(p, program_linears(p, x, parts, 2, &linear), c->activation);
 
-    return program_linear(p, unit, "mlp.shared_experts.down_proj", c->width, &linear);
+    if (own->shared_width == 0)
+        return own->n_shared > 0 ? decoder_gated_as(p, c, x, own->n_shared * own->expert_width, &bare) : -1;
+    const int made = decoder_gated_as(p, c, x, own->shared_width, &gated);
+    return program_head_gate(p, made, program_linear(p, x, "mlp.shared_expert_gate", 1, &linear), 1);
 }
 
 int decoder_moe_experts(struct program *p, const struct model_config *c, int x, const char *router,
@@ -124,9 +117,7 @@ int decoder_moe_experts(struct program *p, const struct model_config *c, int x, 
                                                 .n_chosen_groups = own->n_chosen_groups,
                                                 .epsilon = own->epsilon,
                                                 .scale = own->scale};
-    const int shared = own->shared_width > 0 ? decoder_moe_shared(p, c, x)
-                       : own->n_shared > 0   ? decoder_moe_ungated(p, c, x)
-                                             : -1;
+    const int shared = decoder_moe_shared(p, c, x);
     const int scores = program_linear(p, x, router, own->n_experts, &linear);
     const int chosen = program_experts(p, x, scores, own->expert_width ? own->expert_width : c->inner_width, names,
                                        &route, c->initializer_range);

@@ -39,13 +39,11 @@ static const char *const harmless[] = {"output_router_logits", "num_nextn_predic
 
 static void glm4_moe_write_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    static const struct program_experts_names names = {.gate = "mlp.experts.%u.gate_proj.weight",
-                                                       .up = "mlp.experts.%u.up_proj.weight",
-                                                       .down = "mlp.experts.%u.down_proj.weight",
-                                                       .bias = "mlp.gate.e_score_correction_bias"};
     static const struct decoder_attention bare = {0}, normed = {.query = "self_attn.q_norm", .key = "self_attn.k_norm"};
     const struct glm4_moe_config *own = (const void *)c->own.bytes;
+    struct program_experts_names names = decoder_moe_names;
 
+    names.bias = "mlp.gate.e_score_correction_bias";
     decoder_moe_write_block(p, c, kind, own->normed ? &normed : &bare, "mlp.gate", &names);
 }
 

@@ -4,8 +4,7 @@
  *
  * Published files have older keys beside those that transformers writes: block_ff_dim, tie_embedding, and
  * full_attn_idxs, the blocks that attend where layer_types lists no kinds. */
-#include "proto/model/decoder_family.h"
-#include "proto/operation/call/short_conv.h"
+#include "proto/model/families/lfm2.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,23 +29,8 @@ static const char *const kinds[] = {"full_attention", "conv", NULL};
 #define OWN(member) FAMILY_OWN(struct lfm2_config, member)
 
 static const struct family_key keys[] = {
-    {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
-    {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},
-    {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},
-    {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = OWN(decoder.n_kv_heads), .most = 65536},
-    {"head_dim", FAMILY_COUNT_OR_NULL, .offset = OWN(decoder.head_width), .most = 1024},
-    {"intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .most = MODEL_WIDEST},
+    LFM2_KEYS(struct lfm2_config, decoder),
     {"block_ff_dim", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .most = MODEL_WIDEST},
-    {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
-    {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .most = 1 << 24},
-    {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},
-    {"norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
-    {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"tie_embedding", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"rope_theta", FAMILY_REAL, .offset = OWN(decoder.rope.base)},
-    DECODER_ROPE_KEYS,
-    {"conv_bias", FAMILY_SWITCH, .offset = OWN(conv_bias)},
-    {"conv_L_cache", FAMILY_COUNT, .offset = OWN(n_taps), .most = DEVICE_SHORT_TAPS},
     {"block_multiple_of", FAMILY_COUNT, .offset = OWN(multiple), .most = 1 << 20},
     {"block_ffn_dim_multiplier", FAMILY_REAL, .offset = OWN(multiplier)},
     {"block_auto_adjust_ff_dim", FAMILY_SWITCH, .offset = OWN(adjusts)},
@@ -115,7 +99,7 @@ static void lfm2_write_block(struct program *p, const struct model_config *c, ui
     program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
 }
 
-static void lfm2_write_norm(struct program *p, const struct model_config *c)
+void lfm2_write_norm(struct program *p, const struct model_config *c)
 {
     program_end(p, decoder_norm(p, c, program_begin(p, c->width), "embedding_norm"));
 }

@@ -2,7 +2,7 @@
  * Lfm2MoeForCausalLM: LFM2's block, with experts in the place of the MLP above the lowest blocks, chosen by sigmoids. The
  * MLP's width is the file's. */
 #include "proto/model/decoder_moe.h"
-#include "proto/operation/call/short_conv.h"
+#include "proto/model/families/lfm2.h"
 
 #include <errno.h>
 
@@ -23,22 +23,7 @@ static const char *const kinds[] = {"full_attention", "conv", NULL};
 #define OWN(member) FAMILY_OWN(struct lfm2_moe_config, member)
 
 static const struct family_key keys[] = {
-    {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
-    {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},
-    {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},
-    {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = OWN(moe.decoder.n_kv_heads), .most = 65536},
-    {"head_dim", FAMILY_COUNT_OR_NULL, .offset = OWN(moe.decoder.head_width), .most = 1024},
-    {"intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .most = MODEL_WIDEST},
-    {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
-    {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .most = 1 << 24},
-    {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},
-    {"norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
-    {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"tie_embedding", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
-    {"rope_theta", FAMILY_REAL, .offset = OWN(moe.decoder.rope.base)},
-    DECODER_ROPE_KEYS,
-    {"conv_bias", FAMILY_SWITCH, .offset = OWN(conv_bias)},
-    {"conv_L_cache", FAMILY_COUNT, .offset = OWN(n_taps), .most = DEVICE_SHORT_TAPS},
+    LFM2_KEYS(struct lfm2_moe_config, moe.decoder),
     {"layer_types", FAMILY_LAYERS, .offset = OWN(conv), .words = kinds},
     {"num_experts", FAMILY_COUNT, .offset = OWN(moe.n_experts)},
     {"num_experts_per_tok", FAMILY_COUNT, .offset = OWN(moe.n_chosen)},
@@ -85,17 +70,12 @@ static void lfm2_moe_write_block(struct program *p, const struct model_config *c
     program_end(p, decoder_add(p, c, r, m, RANDOM_DROPOUT_RESIDUAL_MLP));
 }
 
-static void lfm2_moe_write_norm(struct program *p, const struct model_config *c)
-{
-    program_end(p, decoder_norm(p, c, program_begin(p, c->width), "embedding_norm"));
-}
-
 static const struct family_layer layers[] = {
     {MODEL_BLOCK, "layers.%u", .write_kind = lfm2_moe_write_block},
     {MODEL_BLOCK, "layers.%u", .write_kind = lfm2_moe_write_block},
     {MODEL_BLOCK, "layers.%u", .write_kind = lfm2_moe_write_block},
     {MODEL_BLOCK, "layers.%u", .write_kind = lfm2_moe_write_block},
-    {MODEL_SINGLE, "embedding_norm", .write = lfm2_moe_write_norm},
+    {MODEL_SINGLE, "embedding_norm", .write = lfm2_write_norm},
     {0},
 };
 

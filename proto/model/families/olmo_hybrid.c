@@ -5,7 +5,6 @@
  * transformers joins the three convolutions' weights when it reads them. As it saves them it cuts that in equal thirds,
  * which are not queries, keys and values where values are wider: such files are of other shapes, and are refused. */
 #include "proto/model/decoder_delta.h"
-#include "proto/operation/call/short_conv.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,9 +20,6 @@ struct olmo_hybrid_config {
 } MODEL_OWN;
 MODEL_OWN_HOLDS(struct olmo_hybrid_config);
 
-enum { ATTENDS, LINEAR };
-static const char *const kinds[] = {"full_attention", "linear_attention", NULL};
-
 #define OWN(member) FAMILY_OWN(struct olmo_hybrid_config, member)
 
 static const struct family_key keys[] = {
@@ -31,12 +27,7 @@ static const struct family_key keys[] = {
     {"hidden_act", FAMILY_WORD, .offset = OWN(delta.activation), .words = decoder_delta_activations},
     DECODER_ROPE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = OWN(decoder.qkv_bias)},
-    {"layer_types", FAMILY_LAYERS, .offset = OWN(delta.linear), .words = kinds},
-    {"linear_conv_kernel_dim", FAMILY_COUNT, .offset = OWN(delta.n_taps), .most = DEVICE_SHORT_TAPS},
-    {"linear_num_key_heads", FAMILY_COUNT_OR_NULL, .offset = OWN(delta.n_key_heads), .most = 1024},
-    {"linear_num_value_heads", FAMILY_COUNT_OR_NULL, .offset = OWN(delta.n_heads), .most = 1024},
-    {"linear_key_head_dim", FAMILY_COUNT_OR_NULL, .offset = OWN(delta.key_width), .most = 256},
-    {"linear_value_head_dim", FAMILY_COUNT_OR_NULL, .offset = OWN(delta.value_width), .most = 256},
+    DECODER_DELTA_KEYS(struct olmo_hybrid_config, FAMILY_COUNT_OR_NULL),
     {"linear_allow_neg_eigval", FAMILY_SWITCH, .offset = OWN(delta.doubled)},
     {"linear_a_log_min", FAMILY_REAL, .offset = OWN(delta.least_rate)},
     {"linear_a_log_max", FAMILY_REAL, .offset = OWN(delta.largest_rate)},
@@ -78,22 +69,22 @@ static void olmo_hybrid_write_block(struct program *p, const struct model_config
                                                  .key = "self_attn.k_norm",
                                                  .normed_whole = true};
 
-    if (kind == LINEAR)
+    if (kind == DECODER_DELTA)
         olmo_hybrid_write_linear(p, c);
     else
         decoder_write_normed_after(p, c, olmo_hybrid_of(c)->unrotated ? DECODER_UNROTATED : 0, &how);
 }
 
 static const struct family_layer layers[] = {
-    [ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = olmo_hybrid_write_block},
-    [LINEAR] = {MODEL_BLOCK, "layers.%u", .write_kind = olmo_hybrid_write_block},
+    [DECODER_ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = olmo_hybrid_write_block},
+    [DECODER_DELTA] = {MODEL_BLOCK, "layers.%u", .write_kind = olmo_hybrid_write_block},
     {MODEL_SINGLE, "norm", .write = decoder_write_norm},
     {0},
 };
 
 static uint32_t olmo_hybrid_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return config_layers_has(&olmo_hybrid_of(c)->delta.linear, index) ? LINEAR : ATTENDS;
+    return config_layers_has(&olmo_hybrid_of(c)->delta.linear, index) ? DECODER_DELTA : DECODER_ATTENDS;
 }
 
 /* What transformers calls these norms of all blocks in files. */
@@ -165,7 +156,7 @@ static int olmo_hybrid_check(const struct model_config *c, struct error *err)
     int rc = olmo_hybrid_check_draws(own, err);
 
     for (uint32_t i = 0; i < c->n_layers; i++)
-        n_linear += olmo_hybrid_kind_of_block(c, i) == LINEAR;
+        n_linear += olmo_hybrid_kind_of_block(c, i) == DECODER_DELTA;
     if (!rc && (n_linear == 0 || n_linear == c->n_layers))
         rc = error_set(err, -EINVAL, "layer_types must have both full_attention and linear_attention");
     return rc ? rc : decoder_check_delta(c, &own->delta, err);

@@ -2,21 +2,16 @@
  * Qwen3_5MoeForCausalLM: Qwen 3.5's blocks (qwen3_5_text.c), with experts in the place of each MLP, whose weights always
  * sum to 1, beside one that every token has. Published files have a block's experts joined, in two tensors; those that
  * transformers saves have each by itself. */
-#include "proto/model/decoder_delta.h"
 #include "proto/model/decoder_moe.h"
-#include "proto/operation/call/short_conv.h"
+#include "proto/model/families/qwen3_5.h"
 
 static const char *const architectures[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel", NULL};
 
 struct qwen3_5_moe_config {
     struct decoder_moe_config moe;
     struct decoder_delta delta;
-    uint32_t interval; /* where there is no layer_types, every so manyth block attends */
 } MODEL_OWN;
 MODEL_OWN_HOLDS(struct qwen3_5_moe_config);
-
-enum { ATTENDS, LINEAR };
-static const char *const kinds[] = {"full_attention", "linear_attention", NULL};
 
 #define OWN(member) FAMILY_OWN(struct qwen3_5_moe_config, member)
 
@@ -32,13 +27,8 @@ static const struct family_key keys[] = {
     {"attention_bias", FAMILY_SWITCH, .offset = OWN(moe.decoder.qkv_bias)},
     DECODER_MOE_KEYS,
     {"shared_expert_intermediate_size", FAMILY_COUNT, .offset = OWN(moe.shared_width), .most = MODEL_WIDEST},
-    {"full_attention_interval", FAMILY_COUNT, .offset = OWN(interval), .most = 4096},
-    {"layer_types", FAMILY_LAYERS, .offset = OWN(delta.linear), .words = kinds},
-    {"linear_conv_kernel_dim", FAMILY_COUNT, .offset = OWN(delta.n_taps), .most = DEVICE_SHORT_TAPS},
-    {"linear_num_key_heads", FAMILY_COUNT, .offset = OWN(delta.n_key_heads), .most = 1024},
-    {"linear_num_value_heads", FAMILY_COUNT, .offset = OWN(delta.n_heads), .most = 1024},
-    {"linear_key_head_dim", FAMILY_COUNT, .offset = OWN(delta.key_width), .most = 256},
-    {"linear_value_head_dim", FAMILY_COUNT, .offset = OWN(delta.value_width), .most = 256},
+    {"full_attention_interval", FAMILY_COUNT, .offset = OWN(delta.interval), .most = 4096},
+    DECODER_DELTA_KEYS(struct qwen3_5_moe_config, FAMILY_COUNT),
     {0},
 };
 
@@ -61,18 +51,8 @@ static const struct qwen3_5_moe_config *qwen3_5_moe_of(const struct model_config
 
 static void qwen3_5_moe_write_block(struct program *p, const struct model_config *c, uint32_t kind)
 {
-    static const struct decoder_attention how = {.query = "self_attn.q_norm", .key = "self_attn.k_norm", .gated = true};
-    const struct decoder_delta_names names = {.query = "linear_attn.in_proj_qkv",
-                                              .convs = {"linear_attn.conv1d"},
-                                              .a = "linear_attn.in_proj_a",
-                                              .b = "linear_attn.in_proj_b",
-                                              .gate = "linear_attn.in_proj_z",
-                                              .norm = "linear_attn.norm",
-                                              .output = "linear_attn.out_proj",
-                                              .epsilon = c->norm_epsilon};
     const int x = program_begin(p, c->width), n = decoder_norm(p, c, x, "input_layernorm");
-    const int mixed = kind == LINEAR ? decoder_delta(p, c, n, &qwen3_5_moe_of(c)->delta, &names)
-                                     : decoder_attention(p, c, 0, n, &how);
+    const int mixed = qwen3_5_mix(p, c, n, kind, &qwen3_5_moe_of(c)->delta);
     const int r = decoder_add(p, c, x, mixed, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     const int m =
         decoder_moe_experts(p, c, decoder_norm(p, c, r, "post_attention_layernorm"), "mlp.gate", &decoder_moe_names);
@@ -81,24 +61,22 @@ static void qwen3_5_moe_write_block(struct program *p, const struct model_config
 }
 
 static const struct family_layer layers[] = {
-    [ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_moe_write_block},
-    [LINEAR] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_moe_write_block},
+    [DECODER_ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_moe_write_block},
+    [DECODER_DELTA] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_moe_write_block},
     {MODEL_SINGLE, "norm", .write = decoder_write_norm},
     {0},
 };
 
 static uint32_t qwen3_5_moe_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return config_layers_has(&qwen3_5_moe_of(c)->delta.linear, index) ? LINEAR : ATTENDS;
+    return config_layers_has(&qwen3_5_moe_of(c)->delta.linear, index) ? DECODER_DELTA : DECODER_ATTENDS;
 }
 
 static void qwen3_5_moe_complete(struct model_config *c)
 {
     struct qwen3_5_moe_config *own = (void *)c->own.bytes;
 
-    for (uint32_t i = 0; own->delta.linear.n == 0 && own->interval > 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
-        if ((i + 1) % own->interval != 0)
-            config_layers_add(&own->delta.linear, i);
+    decoder_complete_delta(c, &own->delta);
     own->moe.decoder.output_bias = own->moe.decoder.qkv_bias;
     decoder_complete(c);
 }
@@ -125,18 +103,23 @@ const struct family family_qwen3_5_moe_text = {
                  .norm_epsilon = 1e-6f,
                  .activation = MODEL_SILU,
                  .initializer_range = 0.02f},
-    FAMILY_OWN_DEFAULTS(
-        struct qwen3_5_moe_config,
-        .moe = {.decoder =
-                    {.n_kv_heads = 2, .head_width = 256, .norm_offset = true, .rope = {.base = 10000, .share = 0.25f}},
-                .n_experts = 256,
-                .n_chosen = 8,
-                .shared_width = 512,
-                .normalises = true,
-                .balance = 0.001f},
-        .delta =
-            {.n_taps = 4, .n_key_heads = 16, .n_heads = 32, .key_width = 128, .value_width = 128, .largest_rate = 16},
-        .interval = 4),
+    FAMILY_OWN_DEFAULTS(struct qwen3_5_moe_config,
+                        .moe = {.decoder = {.n_kv_heads = 2,
+                                            .head_width = 256,
+                                            .norm_offset = true,
+                                            .rope = {.base = 10000, .share = 0.25f}},
+                                .n_experts = 256,
+                                .n_chosen = 8,
+                                .shared_width = 512,
+                                .normalises = true,
+                                .balance = 0.001f},
+                        .delta = {.interval = 4,
+                                  .n_taps = 4,
+                                  .n_key_heads = 16,
+                                  .n_heads = 32,
+                                  .key_width = 128,
+                                  .value_width = 128,
+                                  .largest_rate = 16}),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
     .complete = qwen3_5_moe_complete,

@@ -3,20 +3,15 @@
  * but the one within Gated DeltaNet by weight.
  *
  * Rotary positions in three dimensions (mrope) are equal in all three where there is text alone. */
-#include "proto/model/decoder_delta.h"
-#include "proto/operation/call/short_conv.h"
+#include "proto/model/families/qwen3_5.h"
 
 static const char *const architectures[] = {"Qwen3_5ForCausalLM", "Qwen3_5TextModel", NULL};
 
 struct qwen3_5_config {
     struct decoder_config decoder;
     struct decoder_delta delta;
-    uint32_t interval; /* where there is no layer_types, every so manyth block attends */
 } MODEL_OWN;
 MODEL_OWN_HOLDS(struct qwen3_5_config);
-
-enum { ATTENDS, LINEAR };
-static const char *const kinds[] = {"full_attention", "linear_attention", NULL};
 
 #define OWN(member) FAMILY_OWN(struct qwen3_5_config, member)
 
@@ -26,13 +21,8 @@ static const struct family_key keys[] = {
     DECODER_ROPE_KEYS,
     DECODER_SHARE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = OWN(decoder.qkv_bias)},
-    {"full_attention_interval", FAMILY_COUNT, .offset = OWN(interval), .most = 4096},
-    {"layer_types", FAMILY_LAYERS, .offset = OWN(delta.linear), .words = kinds},
-    {"linear_conv_kernel_dim", FAMILY_COUNT, .offset = OWN(delta.n_taps), .most = DEVICE_SHORT_TAPS},
-    {"linear_num_key_heads", FAMILY_COUNT, .offset = OWN(delta.n_key_heads), .most = 1024},
-    {"linear_num_value_heads", FAMILY_COUNT, .offset = OWN(delta.n_heads), .most = 1024},
-    {"linear_key_head_dim", FAMILY_COUNT, .offset = OWN(delta.key_width), .most = 256},
-    {"linear_value_head_dim", FAMILY_COUNT, .offset = OWN(delta.value_width), .most = 256},
+    {"full_attention_interval", FAMILY_COUNT, .offset = OWN(delta.interval), .most = 4096},
+    DECODER_DELTA_KEYS(struct qwen3_5_config, FAMILY_COUNT),
     {0},
 };
 
@@ -52,7 +42,8 @@ static const struct qwen3_5_config *qwen3_5_of(const struct model_config *c)
     return (const void *)c->own.bytes;
 }
 
-static void qwen3_5_write_block(struct program *p, const struct model_config *c, uint32_t kind)
+int qwen3_5_mix(struct program *p, const struct model_config *c, int x, uint32_t kind,
+                const struct decoder_delta *delta)
 {
     static const struct decoder_attention how = {.query = "self_attn.q_norm", .key = "self_attn.k_norm", .gated = true};
     const struct decoder_delta_names names = {.query = "linear_attn.in_proj_qkv",
@@ -63,9 +54,14 @@ static void qwen3_5_write_block(struct program *p, const struct model_config *c,
                                               .norm = "linear_attn.norm",
                                               .output = "linear_attn.out_proj",
                                               .epsilon = c->norm_epsilon};
+
+    return kind == DECODER_DELTA ? decoder_delta(p, c, x, delta, &names) : decoder_attention(p, c, 0, x, &how);
+}
+
+static void qwen3_5_write_block(struct program *p, const struct model_config *c, uint32_t kind)
+{
     const int x = program_begin(p, c->width), n = decoder_norm(p, c, x, "input_layernorm");
-    const int mixed =
-        kind == LINEAR ? decoder_delta(p, c, n, &qwen3_5_of(c)->delta, &names) : decoder_attention(p, c, 0, n, &how);
+    const int mixed = qwen3_5_mix(p, c, n, kind, &qwen3_5_of(c)->delta);
     const int r = decoder_add(p, c, x, mixed, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     const int m = decoder_gated(p, c, decoder_norm(p, c, r, "post_attention_layernorm"), NULL);
 
@@ -73,24 +69,22 @@ static void qwen3_5_write_block(struct program *p, const struct model_config *c,
 }
 
 static const struct family_layer layers[] = {
-    [ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_write_block},
-    [LINEAR] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_write_block},
+    [DECODER_ATTENDS] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_write_block},
+    [DECODER_DELTA] = {MODEL_BLOCK, "layers.%u", .write_kind = qwen3_5_write_block},
     {MODEL_SINGLE, "norm", .write = decoder_write_norm},
     {0},
 };
 
 static uint32_t qwen3_5_kind_of_block(const struct model_config *c, uint32_t index)
 {
-    return config_layers_has(&qwen3_5_of(c)->delta.linear, index) ? LINEAR : ATTENDS;
+    return config_layers_has(&qwen3_5_of(c)->delta.linear, index) ? DECODER_DELTA : DECODER_ATTENDS;
 }
 
 static void qwen3_5_complete(struct model_config *c)
 {
     struct qwen3_5_config *own = (void *)c->own.bytes;
 
-    for (uint32_t i = 0; own->delta.linear.n == 0 && own->interval > 0 && i < c->n_layers && i < CONFIG_LAYERS; i++)
-        if ((i + 1) % own->interval != 0)
-            config_layers_add(&own->delta.linear, i);
+    decoder_complete_delta(c, &own->delta);
     own->decoder.output_bias = own->decoder.qkv_bias;
     decoder_complete(c);
 }
@@ -118,9 +112,13 @@ const struct family family_qwen3_5_text = {
     FAMILY_OWN_DEFAULTS(
         struct qwen3_5_config,
         .decoder = {.n_kv_heads = 4, .head_width = 256, .norm_offset = true, .rope = {.base = 10000, .share = 0.25f}},
-        .delta =
-            {.n_taps = 4, .n_key_heads = 16, .n_heads = 32, .key_width = 128, .value_width = 128, .largest_rate = 16},
-        .interval = 4),
+        .delta = {.interval = 4,
+                  .n_taps = 4,
+                  .n_key_heads = 16,
+                  .n_heads = 32,
+                  .key_width = 128,
+                  .value_width = 128,
+                  .largest_rate = 16}),
     .end_token = FAMILY_NO_TOKEN,
     .padding = FAMILY_NO_TOKEN,
     .complete = qwen3_5_complete,
