@@ -225,7 +225,8 @@ static const struct eps_option rows[] = {
          "of each row's queries, in the same way; they are unbiased, and so are those of all below, which they change. "
          "rule=paper|variance|none|all: how many are winners, by the published rule (default), for less variance, "
          "none (column-row sampling) or all, which is biased; draw=N: another draw of them. coded=8|4: "
-         "layers keep activations in 8 bits; with 4, in 4 where that does no harm; gradients are biased. pool=2|4|8: "
+         "layers keep activations in 8 bits; with 4, in 4 where that does little harm; gradients are biased. "
+         "pool=2|4|8: "
          "gradients of convolutions' weights from their inputs' means over 2x2, 4x4 or 8x8 pixels; they are biased, "
          "and take less time. All else stays exact. The held-out loss of fresh weights after 100 steps of the "
          "quickstart's text is higher by (six seeds): wta=0.3 0.09 to 0.44, coded=8 0.00. any: as the planner chooses, "
@@ -374,7 +375,7 @@ static const struct eps_option rows[] = {
      .kind = EPS_OPTION_FLAG,
      .offset = AT(deterministic),
      .key = 33,
-     .train = "give the same bits for any number of workers, with the same --microbatch"},
+     .train = "give the same bits for any number of workers, with the same --microbatch and --parts"},
     {.kind = EPS_OPTION_HEADING, .train = "Measuring"},
     {.name = "--eval-every",
      .value = "N",
