@@ -108,9 +108,12 @@ TEST(a_key_that_has_no_effect_is_said)
     expect("eps plan --model nested.json --seq 32", 0,
            "\nrope_parameters.full_attention.truncate in config.json has no effect: transformers does not read it "
            "there\n");
-    ck_assert_str_eq(json_string_value(json_at(plan_json(0, "--model nested.json --seq 32"), "ignored")),
-                     "rope_parameters.full_attention.truncate");
-    ck_assert_ptr_null(json_object_get(plan_json(0, "--model tiny.json"), "ignored"));
+    json_t *const nested = plan_json(0, "--model nested.json --seq 32"), *const tiny =
+                                                                             plan_json(0, "--model tiny.json");
+    ck_assert_str_eq(json_string_value(json_at(nested, "ignored")), "rope_parameters.full_attention.truncate");
+    ck_assert_ptr_null(json_object_get(tiny, "ignored"));
+    json_decref(nested);
+    json_decref(tiny);
 }
 
 TEST(a_plan_of_images_counts_images)
